@@ -15,7 +15,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from random import SystemRandom
@@ -35,7 +35,7 @@ from daybook.wire import process
 from daybook.wire.clock import SystemClock
 from daybook.wire.descriptors import ShortageLog, bounds_of_ports
 from daybook.wire.errors import TlsError
-from daybook.wire.http import HttpPort
+from daybook.wire.http import CutClients, HttpPort
 from daybook.wire.logging import Log, LogLimiter, log_to_stderr
 from daybook.wire.metadata.store import MetadataError
 from daybook.wire.metadata.zookeeper import open_zookeeper
@@ -110,6 +110,7 @@ def _watchdog(
         others=others,
         log=log,
         tls=None if tls is None else tls.client,
+        prefers_tls=config.prefers_tls,
         token=running.peers.token,
     )
 
@@ -119,7 +120,8 @@ async def _run(config: BrokerConfig, log: Log) -> None:
     clock = SystemClock()
     tls = open_tls(config, clock, log)
     with ExitStack() as ports:
-        http, https = _http_ports(config, tls, shortage, log, ports)
+        cut = CutClients(_log_of_cuts(log))
+        http, https = _http_ports(config, tls, shortage, log, ports, cut)
         async with (
             open_zookeeper(
                 config.zookeeper,
@@ -139,6 +141,7 @@ async def _run(config: BrokerConfig, log: Log) -> None:
                     http=http,
                     https=https,
                     tls=tls,
+                    cut_http_clients=cut,
                     log=log,
                     task_status=task_status,
                 )
@@ -153,12 +156,22 @@ async def _run(config: BrokerConfig, log: Log) -> None:
             _print_ready(running)
 
 
+def _log_of_cuts(log: Log) -> Callable[[str, str], None]:
+    limited = LogLimiter(log)
+
+    def cut(peer: str, why: str) -> None:
+        limited.info("the broker cuts an HTTP client", kind=why, peer=peer, why=why)
+
+    return cut
+
+
 def _http_ports(
     config: BrokerConfig,
     tls: BrokerTls | None,
     shortage: ShortageLog,
     log: Log,
     ports: ExitStack,
+    cut: CutClients,
 ) -> tuple[HttpPort | None, HttpPort | None]:
     """Bind the HTTP ports of the settings, without TLS and with it.  Raise OSError."""
     limited = LogLimiter(log)
@@ -179,6 +192,7 @@ def _http_ports(
                 config.http_port,
                 connections_max=config.http_connections_max,
                 on_accept_failed=shortage.failed,
+                on_cut=cut,
             )
         )
     if config.https_port >= 0:
@@ -191,6 +205,7 @@ def _http_ports(
                 on_accept_failed=shortage.failed,
                 tls=tls.server,
                 on_handshake_failed=handshake_failed,
+                on_cut=cut,
                 beside=http,
             )
         )

@@ -173,6 +173,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_message_size: Positive = 5 * 1024 * 1024  # less if not all bookies accept it with headers
     metrics_topics_max: NotNegative = 2_000  # With more loaded, metrics are sums by namespace.
     connections_max: Positive = 10_000  # fewer if the limit of open files leaves less room
+    connections_per_address_max: NotNegative = 0  # those of one address; 0: no limit
+    connections_per_role_max: NotNegative = 0  # those of one role; super users have no limit
     http_connections_max: Positive = 256  # in addition; the oldest idle one is closed to make room
     connect_timeout_s: Seconds = 10.0  # from the connection to its CONNECT
     connect_bytes_max: Annotated[int, msgspec.Meta(ge=1 << 10)] = 64 << 10  # the frame of CONNECT
@@ -207,8 +209,14 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     auth_refresh_s: Seconds = 60.0
     broker_token_file: str = ""  # the token by which this broker introduces itself to others
     audit_file: str = ""  # JSON lines: who did what, and was it allowed; empty: not written
-    authenticate_metrics: bool = False  # `/metrics` needs credentials
-    require_tls: bool = False  # refuse to start with a port without TLS
+    # A full file is renamed to FILE.1, and so on; 0: never, because another program does that.
+    audit_file_bytes_max: Annotated[int, msgspec.Meta(ge=0)] = 100 << 20
+    audit_files_max: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 10
+    # `/metrics`, which names topics, needs credentials; "auto": if authorization is on
+    authenticate_metrics: bool | Literal["auto"] = "auto"
+    metrics_roles: tuple[str, ...] = ()  # with authorization, they may read `/metrics`, too
+    # refuse to start with a port without TLS, and to call other brokers without it
+    require_tls: bool = False
 
     # A subscription that sends nothing for that long, although it has messages and a consumer with
     # permits, is logged and counted as stalled.
@@ -303,6 +311,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ConfigError(f"oidc_issuers: {issuer!r} has to begin with https://")
         if self.audit_file and not methods:
             raise ConfigError("audit_file needs authentication: without it nobody has a role")
+        if self.authenticate_metrics is True and not methods:
+            raise ConfigError(
+                "authenticate_metrics needs authentication: without it nobody has a role"
+            )
+        if self.metrics_roles and not self.authorization:
+            raise ConfigError("metrics_roles needs authorization: without it all roles may read")
         if self.authorization and not methods:
             raise ConfigError("authorization needs authentication: without it nobody has a role")
         if self.authorization and not self.super_users:
@@ -315,6 +329,16 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError("anonymous_role needs authentication: without it nobody has a role")
         if self.anonymous_role in self.proxy_roles:
             raise ConfigError("anonymous_role must not be one of proxy_roles")
+
+    @property
+    def prefers_tls(self) -> bool:
+        """Return True if other brokers are called with TLS where they have a port for it."""
+        return bool(self.tls_trusted) or self.require_tls
+
+    @property
+    def metrics_need_credentials(self) -> bool:
+        asked = self.authenticate_metrics
+        return self.authorization if asked == "auto" else asked
 
     @property
     def public_host(self) -> str:

@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from daybook.broker.access_metrics import audit_metrics, authentication_metrics, cut_metrics
 from daybook.broker.compaction.topic_compaction import CompactionCounts
 from daybook.broker.exposition import in_pieces
 from daybook.broker.load_metrics import (
@@ -22,6 +23,7 @@ from daybook.broker.ownership.balancer import Balancer
 from daybook.broker.ownership.load_report import LoadReports
 from daybook.broker.ownership.ownership import Ownership
 from daybook.broker.protocol.dispatch.blockers import Cause
+from daybook.broker.security.audit import Audit
 from daybook.broker.security.authentication import AuthenticationCounts
 from daybook.broker.service.accept import ClientPort
 from daybook.broker.service.request_counts import RequestCounts, command_name, error_name
@@ -78,6 +80,7 @@ class BrokerMetrics:
         *,
         topics_max: int,
         authentication: AuthenticationCounts | None = None,
+        audit: Audit | None = None,
     ) -> None:
         """With more than `topics_max` loaded topics, there are no series for single topics."""
         self._cluster = cluster
@@ -88,6 +91,7 @@ class BrokerMetrics:
         self._arenas = arenas
         self._requests = requests
         self._authentication = authentication or AuthenticationCounts()
+        self._audit = audit
         self._orphans = orphans
         self._one_scrape = trio.Lock()
         self._rows: list[_Row] | None = None  # during a scrape
@@ -129,7 +133,10 @@ class BrokerMetrics:
         volatile = [topic for topic, _ in stats if isinstance(topic, NonPersistentTopic)]
         yield from self._broker(stats)
         yield from self._of_requests()
-        yield from self._of_authentication()
+        yield from authentication_metrics(self._cluster, self._authentication)
+        yield from cut_metrics(self._cluster, self._clients, self._requests)
+        if self._audit is not None:
+            yield from audit_metrics(self._cluster, self._audit)
         yield publish_latency(self._cluster, self._latencies)
         yield from self._of_load()
         yield self._topic_counts(stats)
@@ -332,25 +339,6 @@ class BrokerMetrics:
         for (command, error), count in sorted(self._requests.refused.items()):
             refused.add_metric((self._cluster, command_name(command), error_name(error)), count)
         yield refused
-
-    def _of_authentication(self) -> Iterator[Metric]:
-        counts = self._authentication
-        succeeded = CounterMetricFamily(
-            "pulsar_authentication_success",
-            "Clients that have proven who they are, by method.",
-            labels=("cluster", "auth_method"),
-        )
-        for method, count in sorted(counts.succeeded.items()):
-            succeeded.add_metric((self._cluster, method), count)
-        yield succeeded
-        failed = CounterMetricFamily(
-            "pulsar_authentication_failures",
-            "Clients that were refused because of their credentials, by method and reason.",
-            labels=("cluster", "auth_method", "reason"),
-        )
-        for (method, reason), count in sorted(counts.failed.items()):
-            failed.add_metric((self._cluster, method, reason), count)
-        yield failed
 
     def _of_topics(self, stats: list[_Row]) -> Iterator[Metric]:
         for make, name, text, value_of in _TOPIC_METRICS:

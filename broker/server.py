@@ -34,7 +34,7 @@ from daybook.broker.admin.operations import Operations
 from daybook.broker.admin.sink_operations import SinkOperations
 from daybook.broker.config import BrokerConfig
 from daybook.broker.context import BrokerContext
-from daybook.broker.errors import CannotJoinError, UnavailableError
+from daybook.broker.errors import CannotJoinError, PreconditionError, UnavailableError
 from daybook.broker.formats import READABLE, SINKS, Formats
 from daybook.broker.limits import BrokerLimits, CompactionLimits, TopicLimits, UnackedLimits
 from daybook.broker.metrics import BrokerMetrics
@@ -70,6 +70,7 @@ from daybook.broker.security.configured import SECRETS, authentication_of, check
 from daybook.broker.service.accept import ClientPort
 from daybook.broker.service.handlers import serve_client
 from daybook.broker.service.lookup import Lookups
+from daybook.broker.service.places import Places
 from daybook.broker.sinks.attempts import StagingAttempts
 from daybook.broker.sinks.sweep import SinkSweep
 from daybook.broker.tls import BrokerTls
@@ -91,6 +92,7 @@ from daybook.managed_ledger.sinks.staging import BODY_BYTES_MAX
 from daybook.managed_ledger.tree import tree_id
 from daybook.wire.arena import ArenaPool
 from daybook.wire.clock import WallClock
+from daybook.wire.http import CutClients
 from daybook.wire.logging import Log, silent_log
 from daybook.wire.metadata.store import MetadataError, MetadataStore
 from daybook.wire.outbox import Flusher
@@ -148,6 +150,7 @@ async def run_broker(
     http: HttpServer | None = None,
     https: HttpServer | None = None,
     tls: BrokerTls | None = None,
+    cut_http_clients: CutClients | None = None,
     log: Log | None = None,
     readable: Sequence[str] = READABLE,
     limits: BrokerLimits | None = None,
@@ -156,6 +159,7 @@ async def run_broker(
     """Serve until stopped or cancelled.  Raise OSError if the port is in use.
 
     `tls` belongs to the settings (`broker.tls.open_tls`), and `https` is a port with its TLS.
+    `cut_http_clients` are those of both ports for HTTP.
     `readable` are the new formats that this broker announces.  Tests pass fewer, to act as an older
     version.
     """
@@ -198,6 +202,8 @@ async def run_broker(
                     formats=formats,
                     limits=limits or BrokerLimits(),
                 )
+                if cut_http_clients is not None:
+                    cut_http_clients.listeners.append(broker.note_cut_http_client)
                 task_status.started(await broker.start(nursery))
             io.cancel_scope.cancel()
     finally:
@@ -298,7 +304,12 @@ class _Broker:
         )
         registration = _registration(identity, clock)
         self.token = BrokerToken(config.broker_token_file, log)
-        peer_network = PeerNetwork(network, None if tls is None else tls.client)
+        peer_network = PeerNetwork(
+            network,
+            None if tls is None else tls.client,
+            prefers_tls=config.prefers_tls,
+            requires_tls=config.require_tls,
+        )
         self.peer_probe = PeerProbe(peer_network, arenas, flusher, self.token)
         self.ownership = Ownership(
             store,
@@ -316,6 +327,7 @@ class _Broker:
             wait_handed_over=self.ownership.wait_handed_over,
         )
         self.peers = Peers(store, identity, self.peer_probe, log)
+        peer_network.others = lambda: [member.record for member in self.peers.registered]
         self.leader = Leader(store, identity, self.peers, log)
         self._leading = trio.CancelScope()
         self.lookups = Lookups(store, self.ownership, self.leader, self.policies)
@@ -374,7 +386,13 @@ class _Broker:
             ),
         )
         self.sink_operations, self.sink_sweep, cleaner = self._make_sinks(client, clock)
-        self.audit = Audit(config.audit_file, clock, log)
+        self.audit = Audit(
+            config.audit_file,
+            clock,
+            log,
+            bytes_max=config.audit_file_bytes_max,
+            files_max=config.audit_files_max,
+        )
         self.authorization = Authorization(store, self.policies, config)
         self.revocation = Revocation(self.topics, self.authorization, log)
         self.authentication = authentication_of(config, clock=clock, rng=rng, log=log)
@@ -402,9 +420,14 @@ class _Broker:
         self.probe = PortProbe(probed.host, probed.port, greeting(self.token), why_not_served)
         self.clients = ClientPort(
             listeners.plain,
-            lambda stream: serve_client(stream, context),
-            connections_max=config.connections_max,
+            lambda stream, prove: serve_client(stream, context, prove),
+            places=Places(
+                config.connections_max,
+                of_address_max=config.connections_per_address_max,
+                of_role_max=config.connections_per_role_max,
+            ),
             log=log,
+            audit=self.audit,
             reserved=self.probe.reserved,
             tls_listener=listeners.tls,
             tls=None if tls is None else tls.server,
@@ -431,6 +454,7 @@ class _Broker:
             self.load_reports,
             topics_max=config.metrics_topics_max,
             authentication=None if self.authentication is None else self.authentication.counts,
+            audit=self.audit,
         )
 
     def _make_sinks(
@@ -458,6 +482,11 @@ class _Broker:
         cleaner = StagingCleaner(sinks, clock)
         sweep = SinkSweep(sinks, cleaner, operations.sweep, self._leads, self.log)
         return operations, sweep, cleaner
+
+    def note_cut_http_client(self, peer: str, why: str) -> None:
+        """Note a client of HTTP that was cut, because it is too slow or breaks the protocol."""
+        self.context.request_counts.cut["http"] += 1
+        self.audit.note("HTTP", peer, None, refused=PreconditionError(why))
 
     def _warn_of_plain_ports(self) -> None:
         """Warn if credentials may cross the network in the clear."""
@@ -502,7 +531,7 @@ class _Broker:
                 of_sinks=self.sink_operations,
                 staged_bytes_max=max(BODY_BYTES_MAX, self.config.max_message_size),
                 access=Access(self.config, self.authentication, self.authorization, self.audit),
-                authenticate_metrics=self.config.authenticate_metrics,
+                metrics_need_credentials=self.config.metrics_need_credentials,
                 log=self.log,
             )
             for port in http_ports:

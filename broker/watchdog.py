@@ -50,6 +50,7 @@ class Watchdog:
         others: Callable[[], Sequence[Member] | None],
         log: Log,
         tls: TlsClient | None = None,
+        prefers_tls: bool = False,
         token: BrokerToken | None = None,
         end: Callable[[int], object] = os._exit,
     ) -> None:
@@ -59,6 +60,7 @@ class Watchdog:
         self._others = others
         self._log = log
         self._tls = tls
+        self._prefers_tls = prefers_tls
         self._token = token or BrokerToken()
         self._end = end
         self._machine = WatchdogProtocol(limits, now_s=monotonic())
@@ -125,7 +127,7 @@ class Watchdog:
             return None
         silent: list[str] = []
         for member in others[:_OTHERS_ASKED_MAX]:
-            match serves(member, self._token, self._tls):
+            match serves(member, self._token, self._tls, prefers_tls=self._prefers_tls):
                 case True:
                     return True
                 case None:

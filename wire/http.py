@@ -7,9 +7,10 @@ of the orchestrator out.  If each connection has a request under way, the newcom
 
 With TLS, the handshake comes first, in the task of its connection and in limited time.
 
-Hypercorn cuts a client that sends nothing, or half a request, after `_IDLE_S`.  The kernel cuts a
-client that never reads its answer: Hypercorn shields its sending, and would wait forever, also at
-shutdown.
+A client that sends nothing, or half the head of a request, is cut after `_IDLE_S`, however slowly
+it goes on.  A client that reads its answer more slowly than `_ANSWER_BYTES_PER_S` is cut, too; the
+kernel cuts one that never reads.  Bodies have their limits in the applications.  Only HTTP/1 is
+served, and strictly: see `wire.http_framing`.
 """
 
 import logging
@@ -17,11 +18,12 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Self
 
 import trio
 from hypercorn.config import Config
-from hypercorn.events import Updated
+from hypercorn.events import Closed, RawData, Updated
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
@@ -29,6 +31,7 @@ from hypercorn.utils import wrap_app  # pyright: ignore[reportUnknownVariableTyp
 from starlette.types import ASGIApp
 
 from daybook.wire.errors import TlsError, cannot_listen
+from daybook.wire.http_framing import StrictConnection
 from daybook.wire.tls import HANDSHAKE_S, TlsServer, explain, parse_certificate
 from daybook.wire.transport import PeerCertificate
 
@@ -40,18 +43,75 @@ _BACKLOG = 128
 _IDLE_S = 10
 _ACCEPT_PAUSE_S = 0.1
 _UNREAD_MS = 5_000
+_ANSWER_S = 10.0  # in addition to what an answer takes at this rate
+_ANSWER_BYTES_PER_S = 16 << 10
+_SEND_BYTES = 256 << 10  # one part of an answer, which has its own time
 _TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux
 
 
 class _Connection(TCPServer):
-    """A connection that knows whether a request is under way."""
+    """A connection that knows whether a request is under way, and that is read strictly."""
 
     idle = True
+    on_cut: Callable[[str], None] = staticmethod(lambda _: None)
+    _wrapper: Any = None
+
+    @property
+    def protocol(self) -> Any:  # noqa: ANN401  Hypercorn's protocol
+        return self._wrapper
+
+    @protocol.setter
+    def protocol(self, wrapper: Any) -> None:  # noqa: ANN401
+        # Hypercorn makes the protocol when the connection runs.
+        most = self.config.h11_max_incomplete_size
+        wrapper.protocol.connection = StrictConnection(most, lambda why: self.on_cut(why))
+        self._wrapper = wrapper
 
     async def protocol_send(self, event: Any) -> None:  # noqa: ANN401  one of Hypercorn's events
+        if isinstance(event, RawData):
+            await self._send(event.data)
+            return
         if isinstance(event, Updated):
             self.idle = event.idle
         await super().protocol_send(event)
+
+    async def _send(self, data: bytes) -> None:
+        """Send a part of an answer, in limited time."""
+        view = memoryview(data)
+        async with self.send_lock:
+            while view:
+                piece, view = view[:_SEND_BYTES], view[_SEND_BYTES:]
+                limit_s = _ANSWER_S + len(piece) / _ANSWER_BYTES_PER_S
+                # A shutdown lets an answer be sent to its end.
+                with trio.CancelScope(deadline=trio.current_time() + limit_s, shield=True) as scope:
+                    try:
+                        await self.stream.send_all(piece)
+                    except (trio.BrokenResourceError, trio.ClosedResourceError):
+                        view = view[:0]
+                        await self.protocol.handle(Closed())
+                if scope.cancelled_caught:
+                    self.on_cut("the client reads its answer too slowly")
+                    raise trio.BrokenResourceError
+
+    async def _idle_timeout(self) -> None:
+        with trio.move_on_after(self.config.keep_alive_timeout):
+            await self.context.terminated.wait()
+        connection = self.protocol.protocol.connection
+        if isinstance(connection, StrictConnection) and connection.waits_for_rest:
+            self.on_cut(f"the head of a request was not complete after {_IDLE_S:g} s")
+        with trio.CancelScope(shield=True):
+            await self._initiate_server_close()
+
+
+class CutClients:
+    """The HTTP clients that were cut: a function to call for each, with the peer and the reason."""
+
+    def __init__(self, *listeners: Callable[[str, str], None]) -> None:
+        self.listeners = list(listeners)
+
+    def __call__(self, peer: str, why: str) -> None:
+        for listener in self.listeners:
+            listener(peer, why)
 
 
 class _Bound:
@@ -85,18 +145,21 @@ class HttpPort:
         on_accept_failed: Callable[[int, OSError], None] = lambda _port, _error: None,
         tls: TlsServer | None = None,
         on_handshake_failed: Callable[[str, TlsError], None] = lambda _peer, _error: None,
+        on_cut: Callable[[str, str], None] = lambda _peer, _why: None,
         beside: "HttpPort | None" = None,
     ) -> None:
         """Bind the port; raise OSError, with the address in it, if it is taken.
 
         Ports that stand `beside` each other share one bound, that of the first.
-        `on_handshake_failed` is called with the peer and the reason of each failed handshake.
+        `on_handshake_failed` is called with the peer and the reason of each failed handshake, and
+        `on_cut` with those of each client that is cut: it is too slow, or breaks the protocol.
         """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._bound = _Bound(connections_max) if beside is None else beside.bound
         self._on_accept_failed = on_accept_failed
         self._tls = tls
         self._on_handshake_failed = on_handshake_failed
+        self._on_cut = on_cut
         self._socket = sock = socket.socket(family, socket.SOCK_STREAM)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -147,11 +210,15 @@ class HttpPort:
                     accepted = await self._accept(listening)
                     stream: Any = self._stream(accepted)
                     connection = _Connection(wrapped, config, context, ConnectionState({}), stream)
+                    connection.on_cut = partial(self._cut, stream)
                     if self._bound.has_room():
                         scope = self._bound.connections[connection] = trio.CancelScope()
                         nursery.start_soon(self._serve_one, connection, scope, stream)
                     else:
                         accepted.close()
+
+    def _cut(self, stream: trio.abc.Stream, why: str) -> None:
+        self._on_cut(_peer(stream), why)
 
     async def _accept(self, listening: trio.socket.SocketType) -> trio.socket.SocketType:
         while True:
@@ -219,6 +286,6 @@ def _certificate(stream: Any) -> PeerCertificate | None:  # noqa: ANN401  a stre
 
 def _peer(stream: Any) -> str:  # noqa: ANN401  a stream with a socket below
     with suppress(OSError):
-        host, port = stream.transport_stream.socket.getpeername()[:2]
+        host, port = getattr(stream, "transport_stream", stream).socket.getpeername()[:2]
         return f"{host}:{port}"
     return "gone"

@@ -91,8 +91,13 @@ def _original(header: str) -> str:
 
 
 def domain_of(path: str) -> str:
-    """Return the domain of the topics that a path names."""
-    return "non-persistent" if "non-persistent" in path.split("/")[3:5] else "persistent"
+    """Return the domain of the topics that a path names.
+
+    Only the place in the path tells: a tenant may have the name of a domain.
+    """
+    parts = path.split("/")
+    place = 4 if parts[1:2] == ["lookup"] else 3
+    return "non-persistent" if parts[place : place + 1] == ["non-persistent"] else "persistent"
 
 
 def target_of(path: str, params: Mapping[str, str]) -> Resource:

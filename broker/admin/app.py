@@ -8,8 +8,8 @@
                 broker is registered and in contact with the metadata store; otherwise 503 with the
                 reason
 
-The last three need no credentials.  /metrics needs some with the setting `authenticate_metrics`,
-and all others as `security.rights` says.
+/healthz and /readyz need no credentials.  /metrics needs some, and a right, if the settings say so
+(`metrics_need_credentials`), and all others as `security.rights` says.
 """
 
 from collections.abc import Awaitable, Callable
@@ -25,12 +25,12 @@ from starlette.types import ASGIApp
 
 from daybook.broker.admin import bundles, namespaces, schemas, sinks, subscriptions, topics
 from daybook.broker.admin.access import Access
-from daybook.broker.admin.handling import Endpoints, reason, with_encoded_paths
+from daybook.broker.admin.handling import Endpoints, reason, refused, with_encoded_paths
 from daybook.broker.admin.operations import Operations
 from daybook.broker.admin.sink_operations import SinkOperations
 from daybook.broker.admin.subscription_operations import SubscriptionOperations
 from daybook.broker.errors import BrokerError
-from daybook.broker.security.rights import Right
+from daybook.broker.security.rights import right_of_path
 from daybook.wire.logging import Log
 
 
@@ -44,7 +44,7 @@ def create_app(
     of_sinks: SinkOperations | None = None,
     staged_bytes_max: int = 0,
     access: Access | None = None,
-    authenticate_metrics: bool = False,
+    metrics_need_credentials: bool = False,
 ) -> ASGIApp:
     """Return the application.
 
@@ -53,11 +53,11 @@ def create_app(
     """
 
     async def show_metrics(request: Request) -> Response:
-        if authenticate_metrics and access is not None:
+        if metrics_need_credentials and access is not None:
             try:
-                await access.admit(request, Right.IDENTIFIED)
+                await access.admit(request, right_of_path("GET", "/metrics"))
             except BrokerError as error:
-                return reason(error.status, str(error))
+                return refused(error)
         return Response(await metrics(), media_type=CONTENT_TYPE_LATEST)
 
     async def healthz(_: Request) -> Response:

@@ -99,7 +99,7 @@ class BundleOperations:
         try:
             await self.unload(namespace, range_, hand_over=hand_over)
         except NotOwnerError as error:
-            url = error.http_url or error.http_url_tls
+            url = self._peer_calls.url_of(error.http_url, error.http_url_tls)
             if url is None:
                 raise
             path = f"/admin/v2/namespaces/{namespace}/{range_}/unload"

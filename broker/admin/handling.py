@@ -202,12 +202,8 @@ class Endpoints(Generic[PartsT]):
                 return answer(await handler(Call(request, self._parts, self._body_bytes_max)))
         except NotOwnerError as error:
             return _redirect(request, error)
-        except AuthenticationError as error:
-            refused = reason(error.status, str(error))
-            refused.headers["WWW-Authenticate"] = "Bearer"
-            return refused
         except BrokerError as error:
-            return reason(error.status, str(error))
+            return refused(error)
         except trio.TooSlowError:
             text = "the operation takes too long; it may still be carried out"
             return reason(UnavailableError.status, text)
@@ -245,6 +241,14 @@ def _content(content: Content) -> Response:
 def reason(status: int, text: str) -> Response:
     content = msgspec.json.encode({"reason": text})
     return Response(content, status, media_type="application/json")
+
+
+def refused(error: BrokerError) -> Response:
+    """Return the answer that says why a request was refused."""
+    response = reason(error.status, str(error))
+    if isinstance(error, AuthenticationError):
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
 
 
 def _redirect(request: Request, error: NotOwnerError) -> Response:

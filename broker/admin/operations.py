@@ -304,9 +304,9 @@ class Operations:
         names = set(await self._topics.non_persistent_names_in(namespace))
         if here:
             return sorted(names)
-        path = f"/admin/v2/non-persistent/{namespace}"
+        path, url_of = f"/admin/v2/non-persistent/{namespace}", self._peer_calls.url_of
         try:
-            others = [member.record.http_url for member in await members(self._store)]
+            registered = [member.record for member in await members(self._store)]
         except MetadataError as error:
             raise UnavailableError(f"the list of brokers cannot be read now: {error}") from error
 
@@ -316,8 +316,9 @@ class Operations:
                 names.update(map(str, cast("list[object]", answer or [])))
 
         async with trio.open_nursery() as nursery:
-            for url in others:
-                if url is not None and url != self._ownership.identity.call_url:
+            for record in registered:
+                url = url_of(record.web_service_url, record.web_service_url_tls)
+                if url is not None and not self._is_own(url):
                     nursery.start_soon(ask, url)
         return sorted(names)
 
@@ -935,17 +936,22 @@ class Operations:
             raise errors[min(errors)]
         return results
 
+    def _is_own(self, url: str) -> bool:
+        identity = self._ownership.identity
+        return url in (identity.http_url, identity.http_url_tls)
+
     async def _on_owner(self, topic: TopicName, local: Local, call: RestCall) -> object:
         """Run an operation on one topic, on the broker that owns it."""
-        identity = self._ownership.identity
-        url, authoritative = identity.call_url, False
+        url_of = self._peer_calls.url_of
+        url, authoritative, own = None, False, True
         path = f"/admin/v2/{topic.domain}/{topic.namespace}/{topic.encoded}{call.suffix}"
         for _ in range(_ATTEMPTS):
-            if url == identity.call_url:
+            if own:
                 where = await self._lookups.lookup(topic, authoritative=authoritative)
-                if where.is_at(identity):
+                if where.is_at(self._ownership.identity):
                     return await local(topic)
-                url, authoritative = where.call_url, where.redirect and where.authoritative
+                url = url_of(where.http_url, where.http_url_tls)
+                authoritative = where.redirect and where.authoritative
             if url is None:
                 raise NotOwnerError(
                     f"the broker that owns {topic} has no HTTP port, so it cannot be asked"
@@ -957,7 +963,8 @@ class Operations:
                 )
             except NotOwnerError as error:
                 # The other broker names the owner.  It may be this one.
-                url, authoritative = error.http_url or error.http_url_tls, error.authoritative
+                url = url_of(error.http_url, error.http_url_tls)
+                authoritative, own = error.authoritative, url is not None and self._is_own(url)
         raise UnavailableError(f"the owner of {topic} keeps changing: try again")
 
 

@@ -29,7 +29,7 @@ from daybook.wire.metadata.store import (
     RecordExistsError,
     VersionConflictError,
 )
-from daybook.wire.topics import check_namespace, check_tenant
+from daybook.wire.topics import DOMAINS, check_namespace, check_tenant
 
 DEFAULT_TENANT = "public"
 
@@ -103,6 +103,11 @@ class Tenancy:
         return _decoded(TenantInfo, value) if value else TenantInfo()
 
     async def create_tenant(self, name: str, info: TenantInfo) -> None:
+        if name in DOMAINS:
+            raise InvalidNameError(
+                f"{name!r} is a domain of topics, and a tenant of that name would be mistaken for"
+                " it: choose another name"
+            )
         await self._check_clusters(info.allowed_clusters)
         path = records.policies_path(_checked(name))
         await self._create(path, records.encode(info), f"the tenant {name}")

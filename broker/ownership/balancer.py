@@ -155,7 +155,9 @@ class Balancer:
             await self._hand_overs.move(bundle, live[decision.target])
         elif source.record.http_url is not None:
             path = f"/admin/v2/namespaces/{bundle}"
-            url = source.record.http_url
+            record = source.record
+            url = self._peer_calls.url_of(record.web_service_url, record.web_service_url_tls)
+            assert url is not None
             if decision.kind is Kind.MOVE:
                 query = {"destinationBroker": decision.target}
                 await self._peer_calls.call(url, "PUT", f"{path}/unload", query=query)

@@ -134,7 +134,8 @@ class HandOvers:
         await to_the_end(self._ownership.start_task, act, over=_nothing, ended=ended)()
 
     async def _hand_over(self, bundle: BundleName, to: Member) -> None:
-        url = to.record.http_url
+        record = to.record
+        url = self._peer_calls.url_of(record.web_service_url, record.web_service_url_tls)
         assert url is not None
         began = trio.current_time()
         successor = Successor.from_broker(to.record)

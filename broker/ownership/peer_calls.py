@@ -53,6 +53,10 @@ class PeerCalls:
         self._network = network
         self._token = token or BrokerToken()
 
+    def url_of(self, plain: str | None, tls: str | None) -> str | None:
+        """Return the URL under which to call a broker whose REST has these; None if it has none."""
+        return self._network.url_of(plain, tls)
+
     async def call(
         self,
         http_url: str,

@@ -14,7 +14,7 @@ from enum import Enum, auto
 import trio
 
 from daybook.broker.ownership.membership import Identity, Member, members, remove
-from daybook.broker.ownership.peer_network import PeerNetwork, address_of, has_tls
+from daybook.broker.ownership.peer_network import PeerNetwork, address_of, has_tls, preferred
 from daybook.broker.security.broker_token import BrokerToken
 from daybook.wire.arena import ArenaPool
 from daybook.wire.connection import FrameConnection
@@ -79,13 +79,21 @@ def why_not_served(frame: bytes) -> str:
             return "the broker did not answer with CONNECTED"
 
 
-def serves(member: Member, token: BrokerToken, tls: TlsClient | None = None) -> bool | None:
+def serves(
+    member: Member,
+    token: BrokerToken,
+    tls: TlsClient | None = None,
+    *,
+    prefers_tls: bool = False,
+) -> bool | None:
     """Return True if the process that registered as `member` answers now.
 
     Return None if its port accepts connections and is silent, and False in all other cases.  The
     call blocks, so it belongs in a thread.
     """
-    url = member.record.service_url
+    record = member.record
+    plain, encrypted = record.pulsar_service_url, record.pulsar_service_url_tls
+    url = preferred(plain, encrypted, prefers_tls=prefers_tls) or ""
     address = address_of(url)
     if address is None or member.record.incarnation is None:
         return False  # Not a broker of this project: its answer would not name an incarnation.
@@ -129,7 +137,8 @@ class PeerProbe:
 
     async def connect(self, member: Member) -> tuple[Verdict, FrameConnection | None]:
         """Return the verdict, and the connection if it is ALIVE.  The caller closes it."""
-        url = member.record.service_url
+        record = member.record
+        url = self._network.url_of(record.pulsar_service_url, record.pulsar_service_url_tls) or ""
         if address_of(url) is None or member.record.incarnation is None:
             await trio.lowlevel.checkpoint()
             return Verdict.SILENT, None  # Not a broker of this project: only its session tells.

@@ -5,14 +5,14 @@
      "allowed": false, "reason": "the role 'alice' lacks the right 'produce' on ..."}
 
 Each connection is noted, each producer and consumer that is opened, each request of the REST that
-changes something, and everything that is refused.  Messages are not.  Credentials and bodies are
-never part of a line.
+changes something, and everything that is refused, violations of the protocol before the
+authentication included.  Messages are not.  Credentials and bodies are never part of a line.
 
 Nobody waits for the file: lines wait in a bounded queue, and a line with `dropped` says how many
-found no room.  A file that was renamed, to rotate it, is created anew.
+found no room.  Refusals have a bounded number of lines (`refusal_budget`), and a line with `source`
+and `refusals` says how many there were beyond it.  The files are bounded, too (`audit_file`).
 """
 
-import os
 from collections import deque
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,12 +22,15 @@ import msgspec
 import trio
 
 from daybook.broker.errors import BrokerError
+from daybook.broker.security.audit_file import AuditFile
 from daybook.broker.security.identity import Caller
+from daybook.broker.security.refusal_budget import OTHERS, WINDOW_S, RefusalBudget
 from daybook.wire.clock import WallClock
 from daybook.wire.logging import Log
 
 _LINES_MAX = 10_000
 _CHARS_MAX = 512  # the longest text that a client has chosen
+_WRITTEN_AT_ONCE = 500
 _GATHER_S = 0.2
 _RETRY_S = 5.0
 
@@ -46,8 +49,8 @@ class _Line:
         return msgspec.json.encode(
             {
                 "time": _iso(self.time_ms),
-                "role": "" if caller is None else caller.identity.role,
-                "original": "" if caller is None else caller.original,
+                "role": "" if caller is None else caller.identity.role[:_CHARS_MAX],
+                "original": "" if caller is None else caller.original[:_CHARS_MAX],
                 "method": "" if caller is None else caller.identity.method,
                 "peer": self.peer,
                 "action": self.action,
@@ -58,18 +61,44 @@ class _Line:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Refusals:
+    """Refusals of one role or host, or of all others, that have no line of their own."""
+
+    time_ms: int
+    source: str
+    count: int
+
+    def encoded(self) -> bytes:
+        source = self.source if self.source != OTHERS else "others"
+        return msgspec.json.encode(
+            {"time": _iso(self.time_ms), "source": source, "refusals": self.count}
+        )
+
+
 class Audit:
     """One instance per broker.  Without a file, nothing is noted."""
 
     def __init__(
-        self, path: str, clock: WallClock, log: Log, *, lines_max: int = _LINES_MAX
+        self,
+        path: str,
+        clock: WallClock,
+        log: Log,
+        *,
+        lines_max: int = _LINES_MAX,
+        bytes_max: int = 0,
+        files_max: int = 1,
+        refusals: RefusalBudget | None = None,
     ) -> None:
         self.dropped = 0  # lines for which there was no room, since the broker started
+        self.failures = 0  # attempts to write that have failed
+        self.refusals = refusals or RefusalBudget()
         self._path = path
+        self._file = AuditFile(Path(path), bytes_max=bytes_max, files_max=files_max)
         self._clock = clock
         self._log = log
         self._lines_max = lines_max
-        self._waiting: deque[_Line] = deque()
+        self._waiting: deque[_Line | _Refusals] = deque()
         self._untold = 0  # dropped lines of which the file does not know
         self._some = trio.Event()
 
@@ -88,27 +117,41 @@ class Audit:
         """Note that somebody did something, or was refused with this error."""
         if not self._path:
             return
+        now_ms = self._clock.now_ms()
+        self._tell_refusals(self.refusals.next_window(now_ms / 1000))
+        if refused is not None and not self.refusals.admit(_source(caller, peer)):
+            return
+        # Cut here: lines wait, and clients choose how long the names are.
+        reason = None if refused is None else refused.reason[:_CHARS_MAX]
+        self._add(_Line(now_ms, caller, peer, action, target[:_CHARS_MAX], reason))
+
+    def _add(self, line: "_Line | _Refusals") -> None:
         if len(self._waiting) >= self._lines_max:
             self.dropped += 1
             self._untold += 1
         else:
-            # Cut here: lines wait, and clients choose how long the names are.
-            reason = None if refused is None else refused.reason[:_CHARS_MAX]
-            now_ms = self._clock.now_ms()
-            self._waiting.append(_Line(now_ms, caller, peer, action, target[:_CHARS_MAX], reason))
+            self._waiting.append(line)
         self._some.set()
+
+    def _tell_refusals(self, left_out: list[tuple[str, int]]) -> None:
+        now_ms = self._clock.now_ms()
+        for source, count in left_out:
+            self._add(_Refusals(now_ms, source, count))
 
     async def run(self) -> None:
         """Write the lines, until cancelled; then write those that wait."""
         failed = False
         try:
             while True:
-                await self._some.wait()
+                with trio.move_on_after(WINDOW_S):
+                    await self._some.wait()
+                self._tell_refusals(self.refusals.next_window(self._clock.now_ms() / 1000))
                 await trio.sleep(_GATHER_S)  # so that many lines cost one write
                 try:
                     await trio.to_thread.run_sync(self._write)
                     failed = False
                 except OSError as error:
+                    self.failures += 1
                     if not failed:
                         self._log.error(
                             "the audit log cannot be written; its lines wait, and are lost when"
@@ -119,32 +162,37 @@ class Audit:
                     failed = True
                     await trio.sleep(_RETRY_S)
         finally:
+            self._tell_refusals(self.refusals.end(self._clock.now_ms() / 1000))
             try:
                 self._write()
             except OSError as error:
                 self._log.error("the end of the audit log is lost", why=str(error))
 
     def _write(self) -> None:
-        """Append all lines to the file.  Raise OSError, and keep what may not be written."""
-        if not self._waiting and not self._untold:
-            return
+        """Append all lines to the file.  Raise OSError, and keep what is not written."""
         self._some = trio.Event()
+        while self._waiting or self._untold:
+            try:
+                self._write_some()
+            except OSError:
+                self._some.set()
+                raise
+
+    def _write_some(self) -> None:
         # The lines leave the queue when they are in the file.
-        count, untold = len(self._waiting), self._untold
+        count, untold = min(len(self._waiting), _WRITTEN_AT_ONCE), self._untold
         lines = [self._waiting[index].encoded() for index in range(count)]
         if untold:
             told = {"time": _iso(self._clock.now_ms()), "dropped": untold}
             lines.append(msgspec.json.encode(told))
-        try:
-            descriptor = os.open(Path(self._path), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            with os.fdopen(descriptor, "ab") as file:
-                file.write(b"\n".join(lines) + b"\n")
-        except OSError:
-            self._some.set()
-            raise
+        self._file.append(b"\n".join(lines) + b"\n")
         for _ in range(count):
             self._waiting.popleft()
         self._untold -= untold
+
+
+def _source(caller: Caller | None, peer: str) -> str:
+    return peer.rpartition(":")[0] if caller is None else caller.identity.role[:_CHARS_MAX]
 
 
 def _iso(time_ms: int) -> str:

@@ -67,6 +67,7 @@ class Authorization:
         self.changes = 0  # counts the changes of rights that this broker has heard of
         self._supers = frozenset(config.super_users)
         self._proxies = frozenset(config.proxy_roles)
+        self._readers_of_metrics = frozenset(config.metrics_roles)
         self._wildcards = config.authorization_wildcards
         self._grants = MetadataCache(store, parse, self._touched)
         self._tenants = MetadataCache(store, _tenant, self._touched)
@@ -118,6 +119,8 @@ class Authorization:
     async def _may(self, role: str, right: Right, target: Resource) -> bool:
         if role in self._supers:
             return True
+        if right is Right.METRICS:
+            return role in self._readers_of_metrics
         if right is Right.SUPER_USER or not target.tenant:
             return False
         if await self._is_admin(role, target.tenant):

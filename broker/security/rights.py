@@ -6,6 +6,7 @@
     PRODUCE      produce on the topic
     CONSUME      consume on the topic and on the subscription, or on the namespace
     ADMIN        administration of the tenant
+    METRICS      a super user, or one of `metrics_roles`
     SUPER_USER   a super user
     BROKER       another broker, which is a super user and asks for itself
 
@@ -31,6 +32,7 @@ class Right(Enum):
     PRODUCE = "produce"
     CONSUME = "consume"
     ADMIN = "tenant admin"
+    METRICS = "metrics"
     SUPER_USER = "super user"
     BROKER = "broker"
 
@@ -103,7 +105,7 @@ _POLICIES_OF_TOPICS = """
 # Each row: the right, the methods, and the paths below a root.
 _ROOT_ROWS = (
     (Right.OPEN, "GET", "/healthz /readyz /status.html"),
-    (Right.OPEN, "GET", "/metrics"),  # IDENTIFIED with authenticate_metrics
+    (Right.METRICS, "GET", "/metrics"),  # OPEN without authenticate_metrics
 )
 _ADMIN_ROWS = (
     (Right.IDENTIFIED, "GET", "/clusters /brokers/version /brokers/ready"),

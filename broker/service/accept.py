@@ -1,19 +1,20 @@
 """The service port: accepts clients, within limits, with TLS or without.
 
-A client beyond the limit gets an error and is cut; the connected clients do not notice.  An error
-in one connection ends only that connection.
-
-A TLS handshake runs in the task of its connection, so a silent peer blocks nobody.  Handshakes
-count as connections.  Besides, at most a quarter of the connections may be handshakes.  Where there
-is no room, the oldest handshake is cut for the newcomer, because a peer that means it needs
-milliseconds: so half-open handshakes keep no client out, whatever their number.
+A client beyond the limits (`broker.service.places`) gets an error and is cut; the connected clients
+do not notice.  An error in one connection ends only that connection.  A TLS handshake runs in the
+task of its connection, so a silent peer blocks nobody.
 """
 
 from collections.abc import Awaitable, Callable, Container
 from contextlib import suppress
+from functools import partial
+from typing import TypeAlias
 
 import trio
 
+from daybook.broker.errors import AuthenticationError
+from daybook.broker.security.audit import Audit
+from daybook.broker.service.places import Place, Places
 from daybook.wire.errors import ConnectionLostError, TlsError, WireError
 from daybook.wire.logging import Log, LogLimiter
 from daybook.wire.messages.registry import NO_ID, encode
@@ -23,7 +24,15 @@ from daybook.wire.tls import TlsServer
 from daybook.wire.transport import Listener, Stream
 
 _LOG_EVERY_S = 10.0
-_HANDSHAKES_SHARE = 4  # a quarter of the connections
+
+Prove: TypeAlias = Callable[[str], str]
+"""Notes that the client of a connection has proven this role, "" for one that is not counted.
+Returns why the role may not have one more connection, or ""."""
+
+
+def no_limits(_role: str) -> str:
+    """Let every role have a connection."""
+    return ""
 
 
 class ClientPort:
@@ -32,10 +41,11 @@ class ClientPort:
     def __init__(
         self,
         listener: Listener | None,
-        serve: Callable[[Stream], Awaitable[None]],
+        serve: Callable[[Stream, Prove], Awaitable[None]],
         *,
-        connections_max: int,
+        places: Places,
         log: Log,
+        audit: Audit | None = None,
         reserved: Container[str] = (),
         tls_listener: Listener | None = None,
         tls: TlsServer | None = None,
@@ -43,8 +53,8 @@ class ClientPort:
     ) -> None:
         """Accept from `listener`, and from `tls_listener` with the TLS of `tls`.
 
-        Peers in `reserved` are served even beyond `connections_max`: they are the probes by which
-        the broker checks its own port.  They speak no TLS, on either port.
+        Peers in `reserved` are served even without a place: they are the probes by which the broker
+        checks its own port.  They speak no TLS, on either port.
         """
         assert (tls_listener is None) or tls is not None
         self.connections = 0
@@ -52,24 +62,24 @@ class ClientPort:
         self.refused = 0
         self.bugs = 0  # connections that ended with an error that nobody expected
         self.handshakes_failed = 0
+        self.cut = 0  # newcomers that have made room for others
         self._listener = listener
         self._tls_listener = tls_listener
         self._tls = tls
         self._handshake_s = handshake_s
         self._serve = serve
-        self._connections_max = connections_max
-        self._handshakes_max = max(1, connections_max // _HANDSHAKES_SHARE)
+        self._places = places
         self._log = log
+        self._audit = audit
         self._limited_log = LogLimiter(log)
         self._reserved = reserved
         self._crowd = Crowd()
-        self._handshakes: dict[trio.CancelScope, None] = {}  # in the order in which they began
         self._logged_at = -_LOG_EVERY_S
 
     @property
     def handshakes(self) -> int:
         """Return how many TLS handshakes are under way."""
-        return len(self._handshakes)
+        return self._places.handshakes
 
     async def run(self) -> None:
         """Accept until cancelled, or until the listeners are closed; then serve to the end."""
@@ -88,35 +98,36 @@ class ClientPort:
             except trio.ClosedResourceError:
                 return
             self.accepted += 1
-            is_probe = stream.peer in self._reserved
-            if is_probe or self._has_room(shakes=tls is not None):
+            if stream.peer in self._reserved:
                 self.connections += 1
-                nursery.start_soon(self._serve_one, stream, None if is_probe else tls)
+                nursery.start_soon(self._serve_one, stream, None, None, trio.CancelScope())
+            elif why := self._places.why_not(stream.peer, shakes=tls is not None):
+                self._refuse(stream, why, tells=tls is None)
             else:
-                self._refuse(stream, tells=tls is None)
+                self.connections += 1
+                scope = trio.CancelScope()
+                place = self._places.add(
+                    stream.peer, partial(self._cut, stream, scope), shakes=tls is not None
+                )
+                nursery.start_soon(self._serve_one, stream, tls, place, scope)
             # A flood of connections must not keep other tasks from running.
             await trio.lowlevel.checkpoint()
 
-    def _has_room(self, *, shakes: bool) -> bool:
-        """Return True if one more connection is allowed, if need be by cutting a handshake."""
-        if self.connections < self._connections_max and not (
-            shakes and len(self._handshakes) >= self._handshakes_max
-        ):
-            return True
-        for scope in self._handshakes:
-            if not scope.cancel_called:
-                scope.cancel()
-                return True
-        return False
-
-    def _refuse(self, stream: Stream, *, tells: bool) -> None:
-        self.refused += 1
-        error = pb.CommandError(
-            request_id=NO_ID,
-            error=pb.ServiceNotReady,
-            message=f"the broker has {self._connections_max} connections and accepts no more:"
-            " try again later, or raise connections_max of the broker",
+    def _cut(self, stream: Stream, scope: trio.CancelScope, why: str) -> None:
+        """Cut a newcomer, because another client gets its place."""
+        self.cut += 1
+        scope.cancel()
+        self._limited_log.warning(
+            "newcomers are cut to make room for others: there may be a flood",
+            peer=stream.peer,
+            why=why,
         )
+        if self._audit is not None:
+            self._audit.note("CONNECT", stream.peer, None, refused=AuthenticationError(why))
+
+    def _refuse(self, stream: Stream, why: str, *, tells: bool) -> None:
+        self.refused += 1
+        error = pb.CommandError(request_id=NO_ID, error=pb.ServiceNotReady, message=why)
         with suppress(ConnectionLostError, trio.ClosedResourceError):
             if tells:
                 stream.try_send([encode(error)])
@@ -125,17 +136,24 @@ class ClientPort:
         if now - self._logged_at >= _LOG_EVERY_S:
             self._logged_at = now
             self._log.warning(
-                "connections are refused because there are too many: raise connections_max or the"
-                " limit of open files",
-                connections_max=self._connections_max,
+                "connections are refused because there are too many: raise the limit that is named,"
+                " or the limit of open files",
+                why=why,
+                peer=stream.peer,
+                connections_max=self._places.connections_max,
                 refused=self.refused,
             )
 
-    async def _serve_one(self, stream: Stream, tls: TlsServer | None) -> None:
+    async def _serve_one(
+        self, stream: Stream, tls: TlsServer | None, place: Place | None, scope: trio.CancelScope
+    ) -> None:
+        prove = no_limits if place is None else partial(self._places.prove, place)
         try:
-            if tls is not None:
-                stream = await self._shake(stream, tls)
-            await self._serve(stream)
+            with scope:
+                if tls is not None:
+                    assert place is not None
+                    stream = await self._shake(stream, tls, place)
+                await self._serve(stream, prove)
         except (ConnectionLostError, WireError, trio.ClosedResourceError):
             pass  # This connection has ended.
         except Exception as error:
@@ -148,17 +166,15 @@ class ClientPort:
         finally:
             self.connections -= 1
             assert self.connections >= 0
+            if place is not None:
+                self._places.leave(place)
             stream.close()
             self._crowd.left(self.connections)
 
-    async def _shake(self, stream: Stream, tls: TlsServer) -> Stream:
+    async def _shake(self, stream: Stream, tls: TlsServer, place: Place) -> Stream:
         """Return the stream after its TLS handshake.  Raise ConnectionLostError."""
-        scope = trio.CancelScope()
-        self._handshakes[scope] = None
         try:
-            with scope:
-                return await tls.accept(stream, self._handshake_s)
-            raise TlsError("the TLS handshake was cut, because there are too many at a time")
+            encrypted = await tls.accept(stream, self._handshake_s)
         except ConnectionLostError as error:
             self.handshakes_failed += 1
             self._limited_log.info(
@@ -167,6 +183,9 @@ class ClientPort:
                 peer=stream.peer,
                 why=str(error),
             )
+            if self._audit is not None and isinstance(error, TlsError):
+                refused = AuthenticationError(str(error))
+                self._audit.note("CONNECT", stream.peer, None, refused=refused)
             raise
-        finally:
-            del self._handshakes[scope]
+        self._places.shaken(place)
+        return encrypted

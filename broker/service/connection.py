@@ -21,18 +21,25 @@ from google.protobuf.message import Message
 from daybook.broker.config import BrokerConfig
 from daybook.broker.connected_client import Call, ConnectedClient
 from daybook.broker.dispatch.memory_limit import DispatchMemoryLimit
-from daybook.broker.errors import AuthenticationError, BrokerError, RefusedError
+from daybook.broker.errors import (
+    AuthenticationError,
+    BrokerError,
+    NotAllowedError,
+    RefusedError,
+    UnavailableError,
+)
 from daybook.broker.limits import ConnectionLimits
 from daybook.broker.protocol import session
 from daybook.broker.protocol.session import SessionProtocol
 from daybook.broker.security.audit import Audit
 from daybook.broker.security.authentication import Authentication, Credentials
 from daybook.broker.security.identity import Caller, on_behalf
+from daybook.broker.service.places import address_of
 from daybook.broker.service.request_counts import RefusalLog, RequestCounts
 from daybook.wire.arena import ArenaPool
 from daybook.wire.clock import WallClock
 from daybook.wire.connection import FrameConnection, PendingTotal
-from daybook.wire.logging import Log
+from daybook.wire.logging import Log, LogLimiter
 from daybook.wire.messages.registry import NO_ID, encode, type_name
 from daybook.wire.outbox import Flusher
 from daybook.wire.proto import pulsar_pb2 as pb
@@ -44,6 +51,8 @@ _PONG = encode(pb.CommandPong())
 _REFRESH = b"PulsarAuthRefresh"
 _EXPIRY_LOOK_S = 30.0  # The wall clock may be set while a connection waits for its expiry.
 FRAME_PADDING_BYTES = 10 * 1024  # for the headers of a message, as Pulsar reserves it
+_CUT_LINES_MAX = 10  # in a minute, for all newcomers, and for each address of clients
+_REASON_CHARS_MAX = 512
 _UNREAD_BYTES_MIN = 64 << 10  # with less queued, a client is read, whatever waits for others
 
 
@@ -66,6 +75,7 @@ class ConnectionContext:
     dispatch_memory: DispatchMemoryLimit = field(init=False)
     unread: PendingTotal = field(default_factory=PendingTotal)  # queued for all clients
     refusal_log: RefusalLog = field(init=False)
+    cut_log: LogLimiter = field(init=False)
 
     def __post_init__(self) -> None:
         budget = DispatchMemoryLimit(
@@ -75,6 +85,7 @@ class ConnectionContext:
         # A frozen dataclass can set its derived fields only in this way.
         object.__setattr__(self, "dispatch_memory", budget)
         object.__setattr__(self, "refusal_log", RefusalLog(self.log, self.request_counts))
+        object.__setattr__(self, "cut_log", LogLimiter(self.log, lines_max=_CUT_LINES_MAX))
 
     def message_bytes_max(self) -> int:
         """Return the size of the largest message, as clients are told.
@@ -90,7 +101,8 @@ class ClientConnection:
 
     `on_closing` is called when the session has ended: no request may begin from then on.
     `forget_producer` and `forget_consumer` are called by a producer or consumer that the broker has
-    closed, after the client was told.
+    closed, after the client was told.  `prove` is called with the role that the client has proven,
+    "" for one whose connections are not counted, and returns why it may have no connection, or "".
     """
 
     def __init__(
@@ -101,12 +113,14 @@ class ClientConnection:
         on_closing: Callable[[], None],
         forget_producer: Callable[[Any], None],
         forget_consumer: Callable[[Any], None],
+        prove: Callable[[str], str] = lambda _role: "",
     ) -> None:
         self.closing = False  # the session has ended: nothing more is read or begun
         self.reading = True  # False while back-pressure stops the reading of frames
         self.must_yield = False  # the latest commands have caused much work
         self.awaits_client = False  # not read until the client takes what is queued for it
         self.connected_ms = context.clock.now_ms()
+        self._prove = prove
         self._forget_producer = forget_producer
         self._forget_consumer = forget_consumer
         self._frames = frames
@@ -116,6 +130,7 @@ class ClientConnection:
             context.own_urls, authenticates=context.authentication is not None
         )
         self._caller: Caller | None = None  # None without authentication, and before it
+        self._noted = False  # The audit log knows why the client was not let in.
         self._original = ""  # the role for which a proxy says that it asks
         self._identified = trio.Event()  # set when credentials were checked; then renewed
         self._on_closing = on_closing
@@ -420,10 +435,13 @@ class ClientConnection:
         try:
             identity = await context.authentication.identify(credentials)
             caller = on_behalf(identity, self._original, proxies=context.config.proxy_roles)
+            if first and not self.closing:
+                self._take_place(identity.role)
         except BrokerError as error:
             command = pb.BaseCommand.CONNECT if first else pb.BaseCommand.AUTH_RESPONSE
             context.refusal_log.refused(command, error, self.peer)
             self._note(type_name(command), error)
+            self._noted = True
             effects = self._session.not_proven(error.code, error.reason)
         else:
             self._caller = caller
@@ -437,6 +455,12 @@ class ClientConnection:
         self._heard.set()
         self._identified.set()
         await self._end_if_refused()
+
+    def _take_place(self, role: str) -> None:
+        """Note the role of the connection.  Raise UnavailableError if it has too many."""
+        counts = role not in self._context.config.super_users
+        if why := self._prove(role if counts else ""):
+            raise UnavailableError(why)
 
     def _note(self, action: str, error: BrokerError | None = None) -> None:
         if self._context.audit is not None:
@@ -486,6 +510,8 @@ class ClientConnection:
     # -- the session is open
 
     def _greet(self, protocol_version: int) -> None:
+        if self._context.authentication is None:
+            self._prove("")
         self._frames.trust()  # from now on frames may be larger than CONNECT
         self._client = ConnectedClient(
             self.peer,
@@ -523,7 +549,26 @@ class ClientConnection:
         # The queues close in the same turn, so no waiting request begins while frames are sent.
         self.closing = True
         self._on_closing()
-        self._context.log.info("the broker cuts a client", peer=self.peer, why=reason)
+        self._note_cut(reason)
+
+    def note_if_cut(self) -> None:
+        """Note that the connection was closed because the client was too slow."""
+        if self._frames.cut_reason:
+            self._note_cut(self._frames.cut_reason)
+
+    def _note_cut(self, reason: str) -> None:
+        """Log that the client is cut: a few lines a minute for all that did not get in."""
+        context, is_open = self._context, self._client is not None
+        context.request_counts.cut["open" if is_open else "greeting"] += 1
+        context.cut_log.info(
+            "the broker cuts a client",
+            kind=address_of(self.peer) if is_open else None,
+            peer=self.peer,
+            why=reason[:_REASON_CHARS_MAX],
+        )
+        if not is_open and not self._noted:
+            self._noted = True
+            self._note("CONNECT", NotAllowedError(reason))
 
 
 async def _call_later(seconds: float, call: Call) -> None:

@@ -61,6 +61,7 @@ from daybook.broker.schemas.admission import UNVERSIONED, typed
 from daybook.broker.security.authorization import Resource, of_namespace, of_topic
 from daybook.broker.security.identity import Caller, on_behalf
 from daybook.broker.security.rights import Right, right_of_command
+from daybook.broker.service.accept import Prove, no_limits
 from daybook.broker.service.connection import FRAME_PADDING_BYTES, ClientConnection
 from daybook.broker.service.refused_requests import RefusedRequests
 from daybook.broker.service.request_turns import Request, RequestQueue
@@ -109,8 +110,11 @@ _FRAMES_PER_TURN = 128  # frames of one connection; then other tasks run
 _SIGN_OF_LIFE_S = 1.0  # this project's clients give up after 3 s without one
 
 
-async def serve_client(stream: Stream, broker: BrokerContext) -> None:
-    """Serve one client until it leaves, breaks the protocol, or falls silent."""
+async def serve_client(stream: Stream, broker: BrokerContext, prove: Prove = no_limits) -> None:
+    """Serve one client until it leaves, breaks the protocol, or falls silent.
+
+    `prove` is called when the client has proven its role.
+    """
     frames = FrameConnection(
         stream,
         arenas=broker.arenas,
@@ -121,9 +125,7 @@ async def serve_client(stream: Stream, broker: BrokerContext) -> None:
         pending_total=broker.unread,
     )
     try:
-        await Handlers(frames, broker).run()
-        if frames.cut_reason:
-            broker.log.info("the broker cuts a client", peer=frames.peer, why=frames.cut_reason)
+        await Handlers(frames, broker, prove).run()
     finally:
         frames.close("the broker closed the connection")
 
@@ -164,7 +166,9 @@ class _TwoPartRequest:
 class Handlers:
     """The handlers of one client connection, and the producers and consumers open on it."""
 
-    def __init__(self, frames: FrameConnection, broker: BrokerContext) -> None:
+    def __init__(
+        self, frames: FrameConnection, broker: BrokerContext, prove: Prove = no_limits
+    ) -> None:
         self.producers: dict[int, Producer] = {}
         self.consumers: dict[int, Consumer] = {}
         self._broker = broker
@@ -178,6 +182,7 @@ class Handlers:
             on_closing=self._close_queues,
             forget_producer=self._forget_producer,
             forget_consumer=self._forget_consumer,
+            prove=prove,
         )
         self._refusals = RefusedRequests(self._connection, broker.refusal_log)
         self._requests = RequestQueue(broker.request_turns, self._connection)
@@ -204,6 +209,7 @@ class Handlers:
         async with connection.opened():
             try:
                 await self._receive()
+                connection.note_if_cut()
                 await connection.send_rest()
             finally:
                 self._leave()

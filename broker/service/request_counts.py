@@ -29,6 +29,7 @@ class RequestCounts:
     def __init__(self) -> None:
         self.received: Counter[int] = Counter()  # by command
         self.refused: Counter[tuple[int, int]] = Counter()  # by command and error
+        self.cut: Counter[str] = Counter()  # clients, by "greeting", "open" or "http"
         self.bugs = 0  # connections that were ended because of a bug in a task of the broker
 
 

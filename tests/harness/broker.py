@@ -23,6 +23,7 @@ from daybook.broker.schemas.registry import SchemaRegistry
 from daybook.broker.security.audit import Audit
 from daybook.broker.security.authorization import Authorization
 from daybook.broker.security.configured import authentication_of
+from daybook.broker.service.accept import Prove, no_limits
 from daybook.broker.service.connection import ClientConnection
 from daybook.broker.service.handlers import Handlers, serve_client
 from daybook.broker.service.lookup import LookupResult, Lookups
@@ -193,6 +194,7 @@ class Broker:
             ),
         )
         self.serving = 0
+        self.prove: Callable[[str], Prove] = lambda _peer: no_limits
 
     def log(self, topic: str = TOPIC) -> FakeLog:
         return self.logs.by_name[TopicName.parse(topic)]
@@ -213,7 +215,7 @@ class Broker:
     async def _serve(self, stream: Any) -> None:
         self.serving += 1
         try:
-            await serve_client(stream, self.context)
+            await serve_client(stream, self.context, self.prove(stream.peer))
         except (ConnectionLostError, WireError):
             pass
         except Exception as error:

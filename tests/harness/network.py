@@ -67,6 +67,7 @@ class SimulatedNetwork:
         self._split = split
         self._trace = trace
         self._listeners: dict[tuple[str, int], SimulatedListener] = {}
+        self.connected: set[tuple[str, str, int]] = set()  # source, target and port, once each
         self._streams: list[SimulatedStream] = []
         self._blocked: set[tuple[str, str]] = set()
         self._slow: dict[tuple[str, str], Slow] = {}
@@ -196,6 +197,7 @@ class SimulatedNetwork:
         here.other, there.other = there, here
         self._streams += [here, there]
         listener.deliver(there)
+        self.connected.add((source, target, port))
         return here
 
     def listen(self, host: str, port: int) -> Listener:

@@ -7,10 +7,11 @@ import trio
 from daybook.broker import server
 from daybook.broker.__main__ import main
 from daybook.broker.context import BrokerContext
+from daybook.broker.service.accept import Prove
 from daybook.wire.transport import Stream
 
 
-async def answer_nobody(_stream: Stream, _broker: BrokerContext) -> None:
+async def answer_nobody(_stream: Stream, _broker: BrokerContext, _prove: Prove) -> None:
     await trio.sleep_forever()
 
 

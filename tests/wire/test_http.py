@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from daybook.wire import http
 from daybook.wire.clock import SystemClock
 from daybook.wire.errors import TlsError
-from daybook.wire.http import HttpPort
+from daybook.wire.http import CutClients, HttpPort
 from daybook.wire.logging import silent_log
 from daybook.wire.tls import TlsServer
 from daybook.wire.tls_files import ReloadedContext, server_context
@@ -237,3 +237,115 @@ async def test_a_silent_peer_of_https_is_cut_in_time(
         with trio.fail_after(PATIENCE_S):
             assert await (await connect(port)).receive_some() == b""
         nursery.cancel_scope.cancel()
+
+
+class Cuts:
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def __call__(self, peer: str, why: str) -> None:
+        assert peer.startswith("127.0.0.1:")
+        self.reasons.append(why)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET /ok HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"GET /ok HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\na",
+        b"GET /ok HTTP/1.1\nHost: x\n\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ],
+)
+async def test_an_ambiguous_request_is_answered_with_400(request_: bytes) -> None:
+    site, cuts = Site(), Cuts()
+    port = HttpPort("127.0.0.1", 0, on_cut=CutClients(cuts))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(port.serve, site.app)
+        with trio.fail_after(PATIENCE_S):
+            async with await connect(port) as stream:
+                await stream.send_all(request_ + GET % b"ok")
+                answer = await rest(stream)
+            assert answer.startswith(b"HTTP/1.1 400")
+            assert answer.count(b"HTTP/1.1") == 1  # The request behind it is not read.
+            assert len(cuts.reasons) == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_trailer_ends_the_connection_of_a_request_under_way(bugs: list[str]) -> None:
+    site, port = Site(), HttpPort("127.0.0.1", 0)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(port.serve, site.app)
+        with trio.fail_after(PATIENCE_S):
+            async with await connect(port) as stream:
+                head = b"GET /wait HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+                await stream.send_all(head)
+                await site.wait_waiting(1)
+                await stream.send_all(b"0\r\nX: y\n\n" + GET % b"ok")
+                answer = await rest(stream)
+            site.go_on.set()
+            assert answer.startswith(b"HTTP/1.1 400")
+            assert answer.count(b"HTTP/1.1") == 1
+            assert (await ask(port, b"ok")).endswith(b"ok")
+        nursery.cancel_scope.cancel()
+    assert not bugs
+
+
+async def test_a_wish_for_http_2_is_answered_with_http_1() -> None:
+    site, port = Site(), HttpPort("127.0.0.1", 0)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(port.serve, site.app)
+        with trio.fail_after(PATIENCE_S):
+            async with await connect(port) as stream:
+                await stream.send_all(
+                    b"GET /ok HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings, close\r\n"
+                    b"Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n"
+                )
+                answer = await rest(stream)
+            assert answer.startswith(b"HTTP/1.1 200")
+            assert answer.endswith(b"ok")
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_head_that_drips_is_cut_in_time_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_IDLE_S", 0.5)
+    cuts = Cuts()
+    port = HttpPort("127.0.0.1", 0, on_cut=cuts)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(port.serve, Site().app)
+        with trio.fail_after(PATIENCE_S):
+            async with await connect(port) as stream:
+                with pytest.raises((trio.BrokenResourceError, trio.ClosedResourceError)):  # noqa: PT012
+                    while True:
+                        await stream.send_all(b"G")
+                        await trio.sleep(0.05)
+            # A client that has sent nothing is no culprit.
+            assert await (await connect(port)).receive_some() == b""
+        nursery.cancel_scope.cancel()
+    assert cuts.reasons == ["the head of a request was not complete after 0.5 s"]
+
+
+async def test_a_client_that_reads_too_slowly_is_cut_and_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "_ANSWER_S", 0.5)
+    monkeypatch.setattr(http, "_ANSWER_BYTES_PER_S", 1 << 20)
+    cuts = Cuts()
+    port = HttpPort("127.0.0.1", 0, on_cut=cuts)
+
+    async def much(_: Request) -> Response:
+        return Response(bytes(64 << 20))
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(port.serve, Starlette(routes=[Route("/much", much)]))
+        with trio.fail_after(PATIENCE_S):
+            async with await connect(port) as stream:
+                await stream.send_all(GET % b"much")
+                while not cuts.reasons:
+                    with trio.move_on_after(0.05):
+                        await stream.receive_some(1)
+                    await trio.sleep(0.05)
+            while port.connections:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+    assert cuts.reasons == ["the client reads its answer too slowly"]

@@ -1,12 +1,17 @@
 """The service port under a flood of connections."""
 
+import json
+from pathlib import Path
+
 import pytest
 import trio
 from google.protobuf.message import Message
 from trio.testing import wait_all_tasks_blocked
 
 from daybook.broker.ownership.peers import greeting, why_not_served
-from daybook.broker.service.accept import ClientPort
+from daybook.broker.security.audit import Audit
+from daybook.broker.service.accept import ClientPort, Prove
+from daybook.broker.service.places import Places
 from daybook.wire.arena import ArenaPool
 from daybook.wire.connection import FrameConnection
 from daybook.wire.errors import MalformedError
@@ -17,6 +22,7 @@ from daybook.wire.probe import PortProbe
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.tcp import TcpNetwork
 from daybook.wire.transport import Stream
+from tests.harness.clocks import FixedClock
 
 
 async def test_a_client_too_many_is_told_and_cut() -> None:
@@ -24,11 +30,12 @@ async def test_a_client_too_many_is_told_and_cut() -> None:
     listener = await network.listen("127.0.0.1", 0)
     served: list[Stream] = []
 
-    async def serve(stream: Stream) -> None:
+    async def serve(stream: Stream, prove: Prove) -> None:
+        prove("")
         served.append(stream)
         await stream.wait_readable()
 
-    port = ClientPort(listener, serve, connections_max=2, log=silent_log())
+    port = ClientPort(listener, serve, places=Places(2), log=silent_log())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(port.run)
         streams = [await network.connect("127.0.0.1", listener.port) for _ in range(3)]
@@ -58,14 +65,14 @@ async def test_what_goes_wrong_in_one_connection_ends_only_that() -> None:
     errors = [MalformedError("bytes"), RuntimeError("a mistake"), None]
     ended = 0
 
-    async def serve(_: Stream) -> None:
+    async def serve(_: Stream, prove: Prove) -> None:
         nonlocal ended
         await trio.lowlevel.checkpoint()
         ended += 1
         if (error := errors.pop(0)) is not None:
             raise error
 
-    port = ClientPort(listener, serve, connections_max=9, log=silent_log())
+    port = ClientPort(listener, serve, places=Places(9), log=silent_log())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(port.run)
         for _ in range(3):
@@ -84,7 +91,8 @@ async def test_the_brokers_own_probe_is_served_when_all_connections_are_taken() 
     serving = True
     taken = trio.Event()
 
-    async def serve(stream: Stream) -> None:
+    async def serve(stream: Stream, prove: Prove) -> None:
+        prove("")
         taken.set()
         frames = FrameConnection(stream, arenas=arenas, flusher=flusher, frame_bytes_max=1000)
         if await frames.receive() and serving:
@@ -93,7 +101,7 @@ async def test_the_brokers_own_probe_is_served_when_all_connections_are_taken() 
         await trio.sleep_forever()
 
     probe = PortProbe("0.0.0.0", listener.port, greeting(), why_not_served)
-    port = ClientPort(listener, serve, connections_max=1, log=silent_log(), reserved=probe.reserved)
+    port = ClientPort(listener, serve, places=Places(1), log=silent_log(), reserved=probe.reserved)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(flusher.run)
         nursery.start_soon(port.run)
@@ -135,3 +143,44 @@ def test_what_counts_as_an_answer(answer: Message, why: str) -> None:
     said = why_not_served(encode(answer)[4:])
     assert why in said
     assert bool(said) == bool(why)
+
+
+async def half_open(stream: Stream, prove: Prove) -> None:
+    """Serve a client that proves who it is with its first byte."""
+    await stream.wait_readable()
+    if stream.try_recv_into(memoryview(bytearray(1))):
+        assert not prove("")
+        stream.try_send([b"welcome"])
+        await trio.sleep_forever()
+
+
+async def welcome(network: TcpNetwork, number: int) -> Stream:
+    stream = await network.connect("127.0.0.1", number)
+    stream.try_send([b"x"])
+    await stream.wait_readable()
+    assert stream.try_recv_into(memoryview(bytearray(10))) == len(b"welcome")
+    return stream
+
+
+async def test_half_open_connections_keep_no_client_out(tmp_path: Path) -> None:
+    network = TcpNetwork()
+    listener = await network.listen("127.0.0.1", 0)
+    path = tmp_path / "audit"
+    audit = Audit(str(path), FixedClock(), silent_log())
+    port = ClientPort(listener, half_open, places=Places(4), log=silent_log(), audit=audit)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(port.run)
+        with trio.fail_after(120):
+            flood = [await network.connect("127.0.0.1", listener.port) for _ in range(20)]
+            clients = [await welcome(network, listener.port) for _ in range(4)]
+            flood.append(await network.connect("127.0.0.1", listener.port))
+            await flood[-1].wait_readable()  # It is refused: no client makes room for it.
+        assert port.refused == 1
+        assert port.cut >= 16
+        assert port.bugs == 0
+        assert len(clients) == 4
+        nursery.cancel_scope.cancel()
+    audit._write()
+    noted = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {(each["action"], each["allowed"]) for each in noted} == {("CONNECT", False)}
+    assert len(noted) == port.cut

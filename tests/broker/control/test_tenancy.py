@@ -38,6 +38,9 @@ async def test_tenants_and_namespaces_come_and_go(autojump_clock: MockClock) -> 
             await one.tenancy.create_namespace("t/ns")
         with pytest.raises(PreconditionError):
             await one.tenancy.create_tenant("t", TenantInfo([], ["elsewhere"]))
+        for domain in ("persistent", "non-persistent"):
+            with pytest.raises(InvalidNameError, match="is a domain of topics"):
+                await one.tenancy.create_tenant(domain, TenantInfo([], ["test"]))
         await one.tenancy.create_tenant("t", TenantInfo([], ["test"]))
         with pytest.raises(ConflictError):
             await one.tenancy.create_tenant("t", TenantInfo())

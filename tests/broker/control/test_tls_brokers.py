@@ -44,6 +44,7 @@ class World:
         plain: bool = False,
         tls: bool = True,
         demands: bool = False,
+        trusts: bool = True,
         super_users: Sequence[str] = (),
     ) -> RunningBroker:
         """Start a broker; with super users, certificates prove roles, and roles need rights."""
@@ -55,7 +56,7 @@ class World:
             tls_port=TLS_PORT if tls else -1,
             tls_certificate=str(issued.certificate),
             tls_key=str(issued.key),
-            tls_trusted=str(self.authority.trusted),
+            tls_trusted=str(self.authority.trusted) if trusts else "",
             tls_client_certificates="required" if demands else "off",
             authentication=("tls",) if super_users else (),
             authorization=bool(super_users),
@@ -240,5 +241,36 @@ def test_a_moved_topic_is_followed_with_tls() -> None:
             await producer.send(b"after")
             assert await client.lookup("t") == "pulsar+ssl://two:6651"
             assert two.ownership.owns(TopicName.parse("t"))
+
+    simulated(story)
+
+
+def ports_called(world: World, name: str) -> set[int]:
+    """Return the ports of other hosts to which a broker has connected."""
+    return {port for source, _, port in world.cluster.network.connected if source == name}
+
+
+@pytest.mark.parametrize("trusts", [True, False])
+def test_brokers_call_each_other_with_tls_if_they_know_whom_to_trust(*, trusts: bool) -> None:
+    async def story(world: World) -> None:
+        one = await world.broker("one", plain=True, trusts=trusts)
+        two = await world.broker("two", plain=True, trusts=trusts)
+        for broker, other in ((one, two), (two, one)):
+            while not broker.peers.is_connected(other.identity.broker_id):  # noqa: ASYNC110
+                await trio.sleep(0.1)
+        called = ports_called(world, "one") | ports_called(world, "two")
+        assert called & {PORT, TLS_PORT} == ({TLS_PORT} if trusts else {PORT})
+
+    simulated(story)
+
+
+def test_a_broker_that_prefers_tls_still_reaches_one_without_it() -> None:
+    async def story(world: World) -> None:
+        one = await world.broker("one", plain=True)
+        two = await world.broker("two", plain=True, tls=False)
+        for broker, other in ((one, two), (two, one)):
+            while not broker.peers.is_connected(other.identity.broker_id):  # noqa: ASYNC110
+                await trio.sleep(0.1)
+        assert ports_called(world, "two") & {PORT, TLS_PORT} == {TLS_PORT}
 
     simulated(story)

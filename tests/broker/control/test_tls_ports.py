@@ -18,8 +18,9 @@ from daybook.broker.namespaces.records import BrokerRecord, OwnerRecord, Success
 from daybook.broker.ownership.membership import Identity
 from daybook.broker.ownership.peer_network import PeerNetwork
 from daybook.broker.ownership.peers import greeting, why_not_served
-from daybook.broker.service.accept import ClientPort
+from daybook.broker.service.accept import ClientPort, Prove
 from daybook.broker.service.lookup import LookupResult
+from daybook.broker.service.places import Places
 from daybook.wire.arena import ArenaPool
 from daybook.wire.clock import SystemClock
 from daybook.wire.connection import FrameConnection
@@ -57,7 +58,8 @@ class EchoPort:
     def _contexts(files: TlsFiles, build: object) -> ReloadedContext:
         return ReloadedContext(files, build, clock=SystemClock(), log=silent_log())  # type: ignore[arg-type]
 
-    async def _serve(self, stream: Stream) -> None:
+    async def _serve(self, stream: Stream, prove: Prove) -> None:
+        prove("")
         self.served += 1
         frames = FrameConnection(
             stream, arenas=self._arenas, flusher=self._flusher, frame_bytes_max=1000
@@ -75,7 +77,7 @@ class EchoPort:
         port = ClientPort(
             None,
             self._serve,
-            connections_max=connections_max,
+            places=Places(connections_max),
             log=silent_log(),
             reserved=self.probe.reserved,
             tls_listener=listener,
@@ -222,6 +224,38 @@ async def test_brokers_are_called_with_tls_where_their_url_says_so(tmp_path: Pat
             await PeerNetwork(echo.network).connect(url)
         with pytest.raises(ConnectionLostError, match=r"not made out to 127\.0\.0\.1"):
             await PeerNetwork(echo.network, echo.client).connect(f"https://127.0.0.1:{echo.port}")
+
+
+@pytest.mark.parametrize("requires", [True, False])
+async def test_a_url_without_tls_leads_to_the_port_with_tls_of_the_same_broker(
+    tmp_path: Path, *, requires: bool
+) -> None:
+    """A redirect names one URL only; the token must not go out without TLS all the same."""
+    echo = EchoPort(tmp_path)
+    async with echo.opened():
+        network = PeerNetwork(echo.network, echo.client, prefers_tls=True, requires_tls=requires)
+        plain, other = "http://localhost:1", f"http://localhost:{echo.port}"
+        secure = f"https://localhost:{echo.port}"
+        network.others = lambda: [BrokerRecord(None, plain, None, secure)]
+        stream = await network.connect(plain)
+        assert stream.encrypted
+        stream.close()
+        if requires:
+            with pytest.raises(ConnectionLostError, match="which require_tls forbids"):
+                await network.connect(other)
+        else:
+            (await network.connect(other)).close()
+
+
+def test_the_url_under_which_a_broker_is_called() -> None:
+    both = "http://a", "https://a"
+    for prefers, first, second in ((True, "https://a", "http://a"), (False, *both)):
+        network = PeerNetwork(TcpNetwork(), prefers_tls=prefers)
+        assert network.url_of(*both) == first
+        assert network.url_of(both[0], None) == "http://a"
+        assert network.url_of(None, both[1]) == "https://a"
+        assert network.url_of(None, None) is None
+        assert second in both
 
 
 # -- what clients are told

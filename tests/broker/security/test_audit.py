@@ -1,18 +1,29 @@
 """The audit log: what is noted, and what happens to lines that cannot be written."""
 
+import errno
 import json
+import os
 import stat
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from daybook.broker.errors import AuthorizationError
+from daybook.broker.security import audit as audit_module
 from daybook.broker.security.audit import Audit
+from daybook.broker.security.audit_file import AuditFile
 from daybook.broker.security.identity import Caller, Identity
+from daybook.broker.security.refusal_budget import RefusalBudget
+from daybook.broker.service.places import Places
 from daybook.wire.logging import silent_log
+from daybook.wire.messages.registry import encode
 from daybook.wire.proto import pulsar_pb2 as pb
 from tests.broker.security import test_sessions as sessions
 from tests.broker.security.test_rights import LOCKED, app, bearer, connected, status, store_policies
@@ -141,6 +152,7 @@ def test_a_line_that_waits_is_short_whatever_a_client_has_chosen(tmp_path: Path)
     audit = Audit(str(tmp_path / "audit"), FixedClock(), silent_log())
     audit.note("GET", "1.2.3.4:5", None, "/" + "x" * 100_000, AuthorizationError("y" * 100_000))
     (line,) = audit._waiting
+    assert isinstance(line, audit_module._Line)
     assert len(line.target) == len(line.reason or "") == 512
 
 
@@ -161,3 +173,234 @@ async def test_a_renewal_that_is_refused_is_noted_and_counted(
         assert authentication.counts.failed["renewal", "not_renewed"] == 1
     assert [each["allowed"] for each in lines(path)] == [True, False]
     assert "renewed" in lines(path)[1]["reason"]
+
+
+# -- bounds
+
+
+def files_in(directory: Path) -> list[Path]:
+    return list(directory.iterdir())
+
+
+def numbered(path: Path) -> list[int]:
+    """Return the numbers of the lines in all files, the oldest first."""
+    count = len(list(path.parent.glob(f"{path.name}*")))
+    files = [path.with_name(f"{path.name}.{number}") for number in range(count - 1, 0, -1)]
+    return [int(each["action"]) for file in (*files, path) for each in lines(file)]
+
+
+async def test_full_files_are_renamed_and_the_oldest_is_deleted(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    audit = Audit(str(path), FixedClock(), silent_log(), bytes_max=2_000, files_max=3)
+    for number in range(100):
+        audit.note(str(number), "peer", ALICE)
+        audit._write()
+        sizes = [each.stat().st_size for each in files_in(tmp_path)]
+        assert max(sizes) <= 2_000
+        assert len(sizes) <= 3
+    kept = numbered(path)
+    assert kept == list(range(kept[0], 100))
+    assert 10 < len(kept) < 50
+    assert all(stat.S_IMODE(each.stat().st_mode) == 0o600 for each in files_in(tmp_path))
+
+
+async def test_one_file_alone_begins_again_and_older_numbers_go(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    others = [tmp_path / "audit.x", tmp_path / "audit.1.gz"]
+    for each in (*others, tmp_path / "audit.1", tmp_path / "audit.7"):
+        each.write_text("{}")
+    audit = Audit(str(path), FixedClock(), silent_log(), bytes_max=500, files_max=1)
+    for number in range(10):
+        audit.note(str(number), "peer", ALICE)
+        audit._write()
+    assert {*files_in(tmp_path)} == {path, *others}
+    assert 0 < path.stat().st_size <= 500
+
+
+@pytest.mark.parametrize("number", range(1, 5))
+def test_a_rotation_that_is_interrupted_loses_no_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    path = tmp_path / "audit"
+    file = AuditFile(path, bytes_max=10, files_max=4)
+    for letter in "abcd":
+        file.append(letter.encode() * 8 + b"\n")
+    calls = 0
+
+    class Killed(BaseException):
+        pass
+
+    def replace(self: Path, target: Path) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            raise Killed
+        self.rename(target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", replace)
+        if number < 4:
+            with pytest.raises(Killed):
+                file.append(b"e" * 8 + b"\n")
+    file.append(b"f" * 8 + b"\n")
+    found = "".join(sorted(each.read_text()[0] for each in tmp_path.iterdir()))
+    assert found in {"bcdf", "cdf", "df"}, "the newest are kept"
+    assert path.read_text() == "f" * 8 + "\n"
+    assert "d" in found
+
+
+def test_half_a_line_is_followed_by_whole_ones(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    path.write_bytes(b'{"time": "2026')
+    AuditFile(path, bytes_max=0, files_max=1).append(b"{}\n")
+    assert path.read_bytes() == b'{"time": "2026\n{}\n'
+
+
+def test_a_write_that_fails_leaves_no_part_of_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "audit"
+    file = AuditFile(path, bytes_max=0, files_max=1)
+    file.append(b"one\n")
+    real = os.write
+
+    def half(descriptor: int, data: memoryview) -> int:
+        if len(data) < 4:
+            raise OSError(errno.ENOSPC, "full")
+        return real(descriptor, data[:3])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", half)
+        with pytest.raises(OSError, match="full"):
+            file.append(b"two and more\n")
+    assert path.read_bytes() == b"one\n"
+    file.append(b"two\n")
+    assert path.read_bytes() == b"one\ntwo\n"
+
+
+async def test_a_full_disk_stops_no_client_and_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(audit_module, "_RETRY_S", 0.01)
+    logged: list[str] = []
+    log: Any = SimpleNamespace(error=lambda event, **_: logged.append(event))
+    audit = Audit("/dev/full", FixedClock(), log, lines_max=5)
+    async with open_broker(settings={**LOCKED, "audit_file": "/dev/full"}) as cluster:
+        await store_policies(cluster.broker.session)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(audit.run)
+            for number in range(9):
+                audit.note(str(number), "peer", ALICE)
+            with trio.fail_after(60):
+                while audit.failures < 5:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+                writer = await connected(cluster, "writer")
+                await writer.producer()
+                writer.send(1, b"a message")
+                await writer.receipts(1)
+            assert (len(audit), audit.dropped) == (5, 4)
+            assert [each for each in logged if "cannot be written" in each] == logged
+            assert len(logged) == 1
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_flood_of_refusals_has_few_lines_and_its_number(tmp_path: Path) -> None:
+    path, clock = tmp_path / "audit", FixedClock()
+    audit = Audit(str(path), clock, silent_log(), refusals=RefusalBudget(3, 5))
+    for number in range(50):
+        audit.note("CONNECT", f"10.0.0.1:{number}", None, refused=AuthorizationError("no"))
+        audit.note("PRODUCER", "10.0.0.2:1", ALICE, refused=AuthorizationError("no"))
+        audit.note("PRODUCER", "10.0.0.2:1", ALICE)
+    clock.now += 60_000
+    audit.note("CONNECT", "10.0.0.1:1", None, refused=AuthorizationError("no"))
+    audit._write()
+    found = lines(path)
+    refused = [each for each in found if each.get("allowed") is False]
+    assert len(refused) == 6
+    assert sum(each.get("allowed") is True for each in found) == 50
+    left_out = {each["source"]: each["refusals"] for each in found if "source" in each}
+    assert left_out == {"10.0.0.1": 47, "alice": 48}
+    assert audit.refusals.left_out == 95
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 20)), max_size=80))
+def test_each_refusal_is_noted_or_counted(steps: list[tuple[int, int]]) -> None:
+    budget, now_s, noted, told = RefusalBudget(2, 9), 1000.0, 0, 0
+    for source, passed_s in steps:
+        now_s += passed_s
+        told += sum(count for _, count in budget.next_window(now_s))
+        noted += budget.admit(f"source-{source}")
+    told += sum(count for _, count in budget.end(now_s))
+    assert noted + told == len(steps)
+    assert told == budget.left_out
+
+
+def test_the_sources_that_are_told_apart_are_bounded() -> None:
+    budget = RefusalBudget(1, 10)
+    for source in range(5_000):
+        budget.admit(f"10.{source}")
+    assert len(budget._left_out) <= 1_001
+    told = budget.end(0.0)
+    assert len(told) == 21
+    assert sum(count for _, count in told) == 4_990
+
+
+# -- before the authentication
+
+
+@pytest.mark.parametrize(
+    ("frame", "why"),
+    [
+        (encode(pb.CommandPing()), "PING before CONNECT"),
+        (encode(pb.CommandProducer(topic="t", producer_id=1, request_id=1)), "before CONNECT"),
+        (b"\0\0\0\x08\0\0\0\x04\xff\xff\xff\xff", "cannot be parsed"),
+        (b"\x7f\xff\xff\xff", "bytes"),
+        (None, "did not send CONNECT in time"),
+        (b"\0\0", "every"),
+    ],
+)
+async def test_a_violation_before_the_authentication_is_noted_and_counted(
+    tmp_path: Path, autojump_clock: MockClock, frame: bytes | None, why: str
+) -> None:
+    path = tmp_path / "audit"
+    async with open_broker(settings={**LOCKED, "audit_file": str(path)}) as cluster:
+        client = await cluster.client(connect=False)
+        if frame is not None:
+            client.frames.send([frame])
+        await client.wait_closed()
+        assert cluster.broker.context.request_counts.cut == {"greeting": 1}
+    (found,) = lines(path)
+    assert (found["action"], found["role"], found["allowed"]) == ("CONNECT", "", False)
+    assert why in found["reason"]
+    assert found["peer"].startswith("client-")
+
+
+async def test_a_flood_of_violations_is_logged_in_few_lines() -> None:
+    async with open_broker(settings=LOCKED) as cluster:
+        logged: list[str] = []
+        log: Any = SimpleNamespace(info=lambda event, **facts: logged.append(f"{event} {facts}"))
+        cluster.broker.context.cut_log._log = log
+        for _ in range(60):
+            client = await cluster.client(connect=False)
+            client.tell(pb.CommandPing())
+            await client.wait_closed()
+        assert cluster.broker.context.request_counts.cut["greeting"] == 60
+    assert len(logged) == 10
+
+
+async def test_a_role_has_its_number_of_connections(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    settings = {**LOCKED, "audit_file": str(path)}
+    async with open_broker(settings=settings) as cluster:
+        await store_policies(cluster.broker.session)
+        places = Places(100, of_role_max=1)
+        cluster.broker.prove = lambda peer: partial(
+            places.prove, places.add(peer, lambda _: None, shakes=False)
+        )
+        await connected(cluster, "writer")
+        assert await refusal(cluster, token("writer")) == pb.ServiceNotReady
+        await connected(cluster, "reader")
+        for _ in range(3):
+            await connected(cluster, "root")  # a super user
+    (refused,) = [each for each in lines(path) if not each["allowed"]]
+    assert "connections_per_role_max" in refused["reason"]

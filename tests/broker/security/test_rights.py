@@ -12,7 +12,8 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from daybook.broker.admin import bundles, namespaces, schemas, sinks, subscriptions, topics
-from daybook.broker.admin.access import Access
+from daybook.broker.admin.access import Access, domain_of
+from daybook.broker.admin.app import create_app
 from daybook.broker.admin.handling import Call, Endpoints, Handler
 from daybook.broker.config import parse
 from daybook.broker.dispatch.consumer import Consumer
@@ -54,6 +55,7 @@ ALLOWED: Mapping[Right, set[str]] = {
     Right.PRODUCE: {"writer", "owner", "root"},
     Right.CONSUME: {"reader", "owner", "root"},
     Right.ADMIN: {"owner", "root"},
+    Right.METRICS: {"root"},
     Right.SUPER_USER: {"root"},
     Right.BROKER: {"root"},
 }
@@ -408,3 +410,80 @@ async def test_a_tenant_that_cannot_be_one_is_no_bug(path: str, tenant: str) -> 
     for role in ("stranger", "root"):
         found = await status(app(admits), "GET", f"/admin/v2/{path}/{tenant}", **bearer(role))
         assert found == 412
+
+
+@pytest.mark.parametrize(
+    ("path", "domain"),
+    [
+        ("/admin/v2/persistent/non-persistent/ns/t", "persistent"),
+        ("/admin/v2/non-persistent/persistent/ns/t", "non-persistent"),
+        ("/admin/v2/persistent/t/non-persistent/x", "persistent"),
+        ("/admin/v2/schemas/non-persistent/ns/t/schema", "persistent"),
+        ("/lookup/v2/topic/persistent/non-persistent/ns/t", "persistent"),
+        ("/lookup/v2/topic/non-persistent/t/ns/t", "non-persistent"),
+    ],
+)
+def test_a_tenant_with_the_name_of_a_domain_is_not_taken_for_it(path: str, domain: str) -> None:
+    assert domain_of(path) == domain
+
+
+@pytest.mark.parametrize("tenant", ["persistent", "non-persistent"])
+async def test_rights_in_a_tenant_with_the_name_of_a_domain(tenant: str) -> None:
+    """Such a tenant cannot be made any more, but Pulsar may have made one."""
+    admits, store = access()
+    await store_policies(store)
+    namespace = f"{tenant}/default"
+    granted = {f"persistent://{namespace}/t": {"writer": ["produce"]}}
+    policies = {"auth_policies": {"namespace_auth": {}, "destination_auth": granted}}
+    await store.create(records.policies_path(tenant), records.encode(TenantInfo([], [])))
+    await store.create(records.policies_path(namespace), records.encode(policies))
+    served = app(admits)
+    for domain, expected in (("persistent", 204), ("non-persistent", 403)):
+        path = f"/lookup/v2/topic/{domain}/{namespace}/t"
+        assert await status(served, "GET", path, **bearer("writer")) == expected
+
+
+METRICS_BY: list[tuple[dict[str, Any], dict[str, int]]] = [
+    (SETTINGS, {"": 200, "stranger": 200, "root": 200}),
+    ({**SETTINGS, "authenticate_metrics": True}, {"": 401, "stranger": 200, "root": 200}),
+    (LOCKED, {"": 401, "stranger": 403, "reader": 403, "root": 200}),
+    ({**LOCKED, "metrics_roles": ["reader"]}, {"": 401, "stranger": 403, "reader": 200}),
+    ({**LOCKED, "authenticate_metrics": False}, {"": 200, "stranger": 200}),
+]
+
+
+@pytest.mark.parametrize(("settings", "expected"), METRICS_BY)
+async def test_who_may_read_the_metrics(settings: dict[str, Any], expected: dict[str, int]) -> None:
+    admits, _ = access(settings)
+
+    async def metrics() -> bytes:
+        return b"x 1\n"
+
+    async def ready() -> str:
+        return ""
+
+    served: Any = create_app(
+        Nobody(),  # type: ignore[arg-type]
+        metrics,
+        why_not_ready=ready,
+        body_bytes_max=1,
+        log=silent_log(),
+        access=admits,
+        metrics_need_credentials=parse(settings).metrics_need_credentials,
+    )
+    for role, code in expected.items():
+        headers = bearer(role) if role else {}
+        assert await status(served, "GET", "/metrics", **headers) == code, role
+        assert await status(served, "GET", "/healthz", **headers) == 200
+
+
+class Nobody:
+    """Operations that no request of the test reaches."""
+
+    schemas = None
+
+
+@pytest.mark.parametrize("wrong", [{"authenticate_metrics": True}, {"metrics_roles": ["x"]}])
+def test_settings_of_metrics_that_could_not_count(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="needs auth"):
+        parse(wrong)

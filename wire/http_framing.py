@@ -1,0 +1,95 @@
+"""Strict HTTP/1: a server's `h11.Connection` that refuses requests which others read differently.
+
+Where a proxy and a server do not agree on where a request ends, a client can hide a request in the
+body of another one, past the rules of the proxy.  h11 accepts some such requests, as the standard
+allows.  They are refused here with 400:
+
+    Content-Length beside Transfer-Encoding, more than once, or as a list
+    Transfer-Encoding in HTTP/1.0
+    lines that end without CR, or that continue the one before
+    trailers behind a body in chunks
+
+The versions 1.0 and 1.1 alone are served.  A wish to go on with another protocol (`Upgrade`) is
+ignored, as the standard allows, too.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import h11
+
+_LENGTH = re.compile(rb"^content-length[ \t]*:[ \t]*([^\r\n]*)", re.IGNORECASE | re.MULTILINE)
+_DIGITS = re.compile(rb"[0-9]+[ \t]*")
+_BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
+_CONTINUED = re.compile(rb"\n[ \t]")
+_VERSIONS = (b"1.0", b"1.1")
+
+
+class StrictConnection(h11.Connection):
+    """The server's end of one connection."""
+
+    def __init__(
+        self, incomplete_bytes_max: int, on_refused: Callable[[str], None] = lambda _why: None
+    ) -> None:
+        """`on_refused` is called with the reason when a request is refused."""
+        super().__init__(h11.SERVER, max_incomplete_event_size=incomplete_bytes_max)
+        self._on_refused = on_refused
+        self._chunked = False  # the body of the request comes in chunks
+
+    @property
+    def waits_for_rest(self) -> bool:
+        """Return True if a part of a request's head has come."""
+        return self.their_state is h11.IDLE and bool(self.trailing_data[0])
+
+    def next_event(self) -> Any:  # noqa: ANN401  one of h11's events, or a sentinel
+        """Return the next event.  Raise RemoteProtocolError for a request that is refused."""
+        heeds = self._chunked or self.their_state is h11.IDLE
+        before = self.trailing_data[0] if heeds else b""
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            return self._checked(event, self._taken(before))
+        if self._chunked and isinstance(event, h11.EndOfMessage):
+            self._chunked = False
+            if list(event.headers) or not self._taken(before).endswith(b"\r\n"):
+                self._refuse("a body in chunks has to end with an empty line, and without trailers")
+        return event
+
+    def _taken(self, before: bytes) -> bytes:
+        """Return the bytes of which the latest event was made."""
+        return before[: len(before) - len(self.trailing_data[0])]
+
+    def _checked(self, request: h11.Request, head: bytes) -> h11.Request:
+        names = [name for name, _ in request.headers]
+        self._chunked = b"transfer-encoding" in names
+        why = _why_not(request, head, chunked=self._chunked)
+        if why:
+            self._refuse(why)
+        if b"upgrade" not in names:
+            return request
+        headers = [(name, value) for name, value in request.headers if name != b"upgrade"]
+        return h11.Request(
+            method=request.method,
+            target=request.target,
+            headers=headers,
+            http_version=request.http_version,
+        )
+
+    def _refuse(self, why: str) -> NoReturn:
+        self._on_refused(why)
+        self._process_error(self.their_role)  # as h11 does: nothing more is read
+        raise h11.RemoteProtocolError(why, error_status_hint=400)
+
+
+def _why_not(request: h11.Request, head: bytes, *, chunked: bool) -> str:
+    """Return what is wrong with the head of a request; "" if nothing is."""
+    lengths = _LENGTH.findall(head)
+    if request.http_version not in _VERSIONS:
+        return "the version of HTTP is not 1.0 or 1.1"
+    if _BARE_LINE_FEED.search(head) or _CONTINUED.search(head):
+        return "a line of the head does not end with CR and LF, or is continued"
+    if len(lengths) > 1 or any(_DIGITS.fullmatch(each) is None for each in lengths):
+        return "Content-Length has to be one number"
+    if chunked and (lengths or request.http_version == b"1.0"):
+        return "Transfer-Encoding stands beside Content-Length, or in HTTP/1.0"
+    return ""
