@@ -11,6 +11,7 @@ import trio
 from kazoo.client import KazooClient
 
 from daybook.wire.clock import SystemClock
+from daybook.wire.metadata.access import ZooKeeperAccess
 from daybook.wire.metadata.memory import MemoryStore
 from daybook.wire.metadata.store import (
     ANY,
@@ -25,6 +26,7 @@ from daybook.wire.metadata.store import (
     StoreUnavailableError,
 )
 from daybook.wire.metadata.zookeeper import ZooKeeperStore, open_zookeeper
+from daybook.wire.tls_files import TlsFiles
 from tests.conformance.metadata import PATIENCE_S, REQUEST_TIMEOUT_S, Calls, MetadataSuite
 from tests.harness.links import FINE, Link, open_link_to
 from tests.harness.zookeeper import ZooKeeperProcess, run_zookeeper
@@ -42,8 +44,11 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperPro
 
 
 class ZooKeeperWorld:
-    def __init__(self, port: int, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, port: int, nursery: trio.Nursery, *, access: ZooKeeperAccess | None = None
+    ) -> None:
         self._port = port
+        self._access = access or ZooKeeperAccess()
         self._nursery = nursery
         self._root = f"/test/{next(_serial)}"
         self._proxies: dict[MetadataStore, Link] = {}
@@ -75,6 +80,7 @@ class ZooKeeperWorld:
                 root=self._root,
                 request_timeout_s=request_timeout_s,
                 connect_timeout_s=PATIENCE_S,
+                access=self._access,
             ) as store,
         ):
             self._proxies[store], self._closers[store], self._closed[store] = proxy, closer, closed
@@ -102,7 +108,16 @@ class ZooKeeperWorld:
         client_id = (internals._session_id, internals._session_passwd)
 
         def end() -> None:
-            thief = KazooClient(f"127.0.0.1:{self._port}", client_id=client_id, timeout=60)
+            tls = self._access.tls or TlsFiles()
+            thief = KazooClient(
+                f"127.0.0.1:{self._port}",
+                client_id=client_id,
+                timeout=60,
+                use_ssl=self._access.tls is not None,
+                ca=tls.trusted,
+                certfile=tls.certificate,
+                keyfile=tls.key,
+            )
             thief.start(PATIENCE_S)
             thief.stop()
             thief.close()
