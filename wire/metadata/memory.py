@@ -20,14 +20,14 @@ its seed: a write may be carried out after its caller was told that the outcome 
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import trio
 
 from daybook.wire.clock import WallClock
 from daybook.wire.metadata import protection
-from daybook.wire.metadata.acl import Acl
+from daybook.wire.metadata.acl import READ, Acl, may
 from daybook.wire.metadata.protection import Protection
 from daybook.wire.metadata.session import HostSession, create_with_parents
 from daybook.wire.metadata.store import (
@@ -316,7 +316,10 @@ class MemorySession:
     async def protection(self, changed: Watch | None = None) -> Protection:
         await self.get(protection.PATH, changed)
         # The tree gives each new record the list of that moment, so this host never lags behind.
-        return self._tree.protection()
+        found = self._tree.protection()
+        if not may(found.private, self._identities, READ):
+            return replace(found, identities=(), known=not found.closed)
+        return found
 
     async def _behind_sync(self, path: str, read: Callable[[str], Awaitable[T]]) -> T:
         session_id = self.session_id
