@@ -93,7 +93,7 @@ class Announcer:
 
     def _acl(self, known: Protection) -> Acl:
         own = (Grant(OWN, ALL),) if self._has_identity else ()
-        others = tuple(Grant(identity, _INSPECT) for identity in known.identities)
+        others = tuple(Grant(identity, _INSPECT) for identity in known.everybody)
         strangers = Grant(WORLD, READ if own else ALL)
         return (*own, *others, strangers)
 
@@ -126,7 +126,7 @@ async def check_rights(store: MetadataStore, announcer: Announcer) -> None:
     if not known.closed:
         return
     proven = own_identities(await store.get_acl(announcer.path) or ())
-    if not known.known or not set(proven) & set(known.identities):
+    if not known.known or not set(proven) & set(known.everybody):
         raise AccessDeniedError(denial("/", bool(proven)))
 
 

@@ -318,7 +318,7 @@ class MemorySession:
         # The tree gives each new record the list of that moment, so this host never lags behind.
         found = self._tree.protection()
         if not may(found.private, self._identities, READ):
-            return replace(found, identities=(), known=not found.closed)
+            return replace(found, identities=(), admins=(), known=not found.closed)
         return found
 
     async def _behind_sync(self, path: str, read: Callable[[str], Awaitable[T]]) -> T:

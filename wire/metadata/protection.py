@@ -54,6 +54,7 @@ class _StepRecord(msgspec.Struct, rename="camel"):
 class _IdentitiesRecord(msgspec.Struct, rename="camel"):
     version: int
     identities: tuple[str, ...]
+    admins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ class Protection:
     generation: int = 0
     step: Step = Step.OPEN
     ledgers_roots: tuple[str, ...] = ()
-    identities: tuple[str, ...] = ()
+    identities: tuple[str, ...] = ()  # of processes
+    admins: tuple[str, ...] = ()  # of operators
     known: bool = field(default=True)  # False: we may not read who has which rights
 
     @property
@@ -80,7 +82,17 @@ class Protection:
     @cached_property
     def private(self) -> Acl:
         """The list of a record that strangers may not read."""
-        return tuple(Grant(identity, ALL) for identity in self.identities)
+        return tuple(Grant(identity, ALL) for identity in self.everybody)
+
+    @property
+    def everybody(self) -> tuple[str, ...]:
+        """All identities that have all rights."""
+        return tuple(dict.fromkeys((*self.identities, *self.admins)))
+
+    @property
+    def readable(self) -> Acl:
+        """The list of a record that strangers may read."""
+        return self._readable
 
     @cached_property
     def _readable(self) -> Acl:
@@ -101,7 +113,7 @@ class Protection:
         )
 
     def encode_identities(self) -> bytes:
-        return msgspec.json.encode(_IdentitiesRecord(_FORMAT, self.identities))
+        return msgspec.json.encode(_IdentitiesRecord(_FORMAT, self.identities, self.admins))
 
     @property
     def identities_path(self) -> str:
@@ -133,5 +145,6 @@ def decode(value: bytes | None, identities: bytes | None = None) -> Protection:
         found.step,
         found.ledgers_roots,
         () if who is None else who.identities,
+        () if who is None else who.admins,
         known=who is not None or found.step in (Step.OPEN, Step.OPENING),
     )
