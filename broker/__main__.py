@@ -37,6 +37,7 @@ from daybook.wire.descriptors import ShortageLog, bounds_of_ports
 from daybook.wire.errors import TlsError
 from daybook.wire.http import CutClients, HttpPort
 from daybook.wire.logging import Log, LogLimiter, log_to_stderr
+from daybook.wire.metadata.announce import Process
 from daybook.wire.metadata.store import MetadataError
 from daybook.wire.metadata.zookeeper import open_zookeeper
 from daybook.wire.settings import ConfigError
@@ -127,6 +128,9 @@ async def _run(config: BrokerConfig, log: Log) -> None:
                 config.zookeeper,
                 session_timeout_s=config.session_timeout_s,
                 connect_timeout_s=config.start_timeout_s,
+                access=config.zookeeper_access,
+                process=Process("broker", config.name or f"{config.public_host}:{config.port}"),
+                log=log,
             ) as store,
             trio.open_nursery() as nursery,
         ):

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from daybook.wire import settings
+from daybook.wire.metadata.access import ZooKeeperAccess, access_of_settings
 from daybook.wire.settings import ANY_ADDRESS, ConfigError
 
 _PREFIX = "DAYBOOK_BROKER_"
@@ -54,6 +55,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # "optional": clients may show a certificate; "required": they must; it is checked in both cases
     tls_client_certificates: Literal["off", "optional", "required"] = "off"
     zookeeper: str = "127.0.0.1:2181"
+    zookeeper_tls: bool = False  # with `tls_trusted`, and `tls_certificate` if there is one
+    zookeeper_user: str = ""  # the identity for ZooKeeper (digest), with the file of its password
+    zookeeper_password_file: str = ""
     ledgers_root: str = "/ledgers"
     cluster: str = "standalone"
     session_timeout_s: Seconds = 2.0
@@ -248,6 +252,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
         self._check_tls()
         self._check_security()
+        self.zookeeper_access  # noqa: B018  raises ConfigError
         if not self.zookeeper:
             raise ConfigError("zookeeper is empty: write host:port, or several separated by commas")
         if self.host in ANY_ADDRESS and not self.advertised_host:
@@ -343,6 +348,18 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def public_host(self) -> str:
         return self.advertised_host or self.host
+
+    @property
+    def zookeeper_access(self) -> ZooKeeperAccess:
+        """Return how to connect to ZooKeeper, and as whom.  Raise ConfigError."""
+        return access_of_settings(
+            tls=self.zookeeper_tls,
+            user=self.zookeeper_user,
+            password_file=self.zookeeper_password_file,
+            tls_certificate=self.tls_certificate,
+            tls_key=self.tls_key,
+            tls_trusted=self.tls_trusted,
+        )
 
 
 def load(path: Path | None, environment: Mapping[str, str]) -> BrokerConfig:

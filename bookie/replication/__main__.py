@@ -7,7 +7,8 @@ It prints one line of JSON on standard output when it has a session, and logs to
 SIGTERM and SIGINT end it; with `exit_with_parent` the end of standard input does the same.  Another
 worker, or the next run, restarts the copies that were under way.
 
-Exit codes: 0 stopped, 1 the settings are invalid, 2 ZooKeeper does not answer at the start.
+Exit codes: 0 stopped, 1 the settings are invalid, 2 ZooKeeper does not answer at the start,
+or refuses the identity.
 """
 
 import argparse
@@ -26,7 +27,9 @@ from daybook.bookie.replication.config import AutoRecoveryConfig, load
 from daybook.bookie.replication.host import run_autorecovery
 from daybook.wire import process
 from daybook.wire.clock import SystemClock
-from daybook.wire.metadata.store import StoreUnavailableError
+from daybook.wire.logging import log_to_stderr
+from daybook.wire.metadata.announce import Process
+from daybook.wire.metadata.store import AccessDeniedError, StoreUnavailableError
 from daybook.wire.metadata.zookeeper import open_zookeeper
 from daybook.wire.settings import ConfigError
 from daybook.wire.tcp import TcpNetwork
@@ -54,7 +57,7 @@ def main() -> int:
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     try:
         trio.run(_run, config)
-    except* StoreUnavailableError as errors:
+    except* (StoreUnavailableError, AccessDeniedError) as errors:
         print(f"autorecovery: {errors.exceptions[0]}", file=sys.stderr)  # noqa: T201
         return_code = _CANNOT_START
     else:
@@ -69,6 +72,9 @@ async def _run(config: AutoRecoveryConfig) -> None:
             config.zookeeper,
             session_timeout_s=config.session_timeout_s,
             connect_timeout_s=config.connect_timeout_s,
+            access=config.zookeeper_access,
+            process=Process("autorecovery", name),
+            log=log_to_stderr(),
         ) as store,
         trio.open_nursery() as nursery,
     ):

@@ -12,6 +12,7 @@ import msgspec
 
 from daybook.bookie.replication.limits import ReplicationLimits
 from daybook.wire import settings
+from daybook.wire.metadata.access import ZooKeeperAccess, access_of_settings
 from daybook.wire.settings import ConfigError
 
 _PREFIX = "DAYBOOK_AUTORECOVERY_"
@@ -22,7 +23,15 @@ Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class AutoRecoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    # Files in PEM form, read again when they change: the certificate with its chain, its private
+    # key without a password, and the authorities that are trusted.
+    tls_certificate: str = ""
+    tls_key: str = ""
+    tls_trusted: str = ""
     zookeeper: str = "127.0.0.1:2181"
+    zookeeper_tls: bool = False  # with `tls_trusted`, and `tls_certificate` if there is one
+    zookeeper_user: str = ""  # the identity for ZooKeeper (digest), with the file of its password
+    zookeeper_password_file: str = ""
     ledgers_root: str = "/ledgers"
     name: str = ""  # the worker's, unique in the cluster; if empty: host-pid
     session_timeout_s: Positive = 10.0
@@ -37,10 +46,23 @@ class AutoRecoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     fence_open_after_s: NotNegative | None = _LIMITS.fence_open_after_s
 
     def __post_init__(self) -> None:
+        self.zookeeper_access  # noqa: B018  raises ConfigError
         if not self.zookeeper:
             raise ConfigError("zookeeper: host:port, or several with commas")
         if not self.ledgers_root.startswith("/"):
             raise ConfigError("ledgers_root: an absolute path, like /ledgers")
+
+    @property
+    def zookeeper_access(self) -> ZooKeeperAccess:
+        """Return how to connect to ZooKeeper, and as whom.  Raise ConfigError."""
+        return access_of_settings(
+            tls=self.zookeeper_tls,
+            user=self.zookeeper_user,
+            password_file=self.zookeeper_password_file,
+            tls_certificate=self.tls_certificate,
+            tls_key=self.tls_key,
+            tls_trusted=self.tls_trusted,
+        )
 
     @property
     def limits(self) -> ReplicationLimits:

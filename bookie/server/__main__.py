@@ -40,6 +40,7 @@ from daybook.wire import process
 from daybook.wire.clock import SystemClock
 from daybook.wire.descriptors import ShortageLog, bounds_of_ports
 from daybook.wire.logging import Log, log_to_stderr
+from daybook.wire.metadata.announce import Process
 from daybook.wire.metadata.store import MetadataError, MetadataStore
 from daybook.wire.metadata.zookeeper import open_zookeeper
 from daybook.wire.settings import ConfigError
@@ -110,6 +111,9 @@ async def _open_metadata(config: BookieConfig, log: Log) -> AsyncGenerator[Metad
             config.zookeeper,
             session_timeout_s=config.session_timeout_s,
             connect_timeout_s=config.connect_timeout_s,
+            access=config.zookeeper_access,
+            process=Process("bookie", config.bookie_id or f"{config.public_host}:{config.port}"),
+            log=log,
         ) as metadata:
             waiting.cancel()
             yield metadata

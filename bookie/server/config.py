@@ -23,6 +23,7 @@ from daybook.bookie.storage.limits import StoreLimits
 from daybook.wire import settings
 from daybook.wire.messages.blocks import BLOCKS_PROPERTY
 from daybook.wire.messages.bookie import FRAME_BYTES_PROPERTY
+from daybook.wire.metadata.access import ZooKeeperAccess, access_of_settings
 from daybook.wire.settings import ANY_ADDRESS, ConfigError
 
 _PREFIX = "DAYBOOK_BOOKIE_"
@@ -48,7 +49,15 @@ class BookieConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rack: Rack = ""  # the failure domain of this bookie; copies are spread over racks
     port: Port = 3181  # 0: any free port
     http_port: Port = 0  # metrics and health; 0: any free port
+    # Files in PEM form, read again when they change: the certificate with its chain, its private
+    # key without a password, and the authorities that are trusted.
+    tls_certificate: str = ""
+    tls_key: str = ""
+    tls_trusted: str = ""
     zookeeper: str = "127.0.0.1:2181"
+    zookeeper_tls: bool = False  # with `tls_trusted`, and `tls_certificate` if there is one
+    zookeeper_user: str = ""  # the identity for ZooKeeper (digest), with the file of its password
+    zookeeper_password_file: str = ""
     ledgers_root: str = "/ledgers"
     session_timeout_s: Seconds = 10.0
     connect_timeout_s: Seconds = 30.0  # to ZooKeeper, at the start
@@ -81,6 +90,7 @@ class BookieConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     frame_bytes_per_s: Positive = _LIMITS.frame_bytes_per_s  # minimum within a frame, over 30 s
 
     def __post_init__(self) -> None:
+        self.zookeeper_access  # noqa: B018  raises ConfigError
         if not self.zookeeper:
             raise ConfigError("zookeeper: host:port, or several with commas")
         if self.host in ANY_ADDRESS and not self.advertised_host:
@@ -100,6 +110,18 @@ class BookieConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def public_host(self) -> str:
         return self.advertised_host or self.host
+
+    @property
+    def zookeeper_access(self) -> ZooKeeperAccess:
+        """Return how to connect to ZooKeeper, and as whom.  Raise ConfigError."""
+        return access_of_settings(
+            tls=self.zookeeper_tls,
+            user=self.zookeeper_user,
+            password_file=self.zookeeper_password_file,
+            tls_certificate=self.tls_certificate,
+            tls_key=self.tls_key,
+            tls_trusted=self.tls_trusted,
+        )
 
     @property
     def properties(self) -> dict[str, str]:

@@ -25,6 +25,8 @@ from daybook.clients.cli.options import (
     zookeeper_options,
 )
 from daybook.clients.cli.service import run_service
+from daybook.clients.cli.zookeeper_access import zookeeper_access
+from daybook.wire.tls_files import TlsFiles
 
 _ALARMS, _PAUSED, _NOBODY = 3, 4, 5
 _WORKER_COLUMNS = ("worker", "doing", "ledger", "pending", "mended", "copied", "rest", "eta")
@@ -165,5 +167,20 @@ def run(
         # A settings file wins over a default address.
         "zookeeper": None if given else zookeeper,
         "ledgers_root": None if given_root else root,
+        **_access_settings(),
     }
     run_service("daybook.bookie.replication", "DAYBOOK_AUTORECOVERY_", options)
+
+
+def _access_settings() -> dict[str, object]:
+    """Return the settings for what the options say about ZooKeeper; None: as the file says."""
+    access = zookeeper_access()
+    files = access.tls or TlsFiles()
+    return {
+        "zookeeper_tls": None if access.tls is None else True,
+        "zookeeper_user": access.user or None,
+        "zookeeper_password_file": access.password_file,
+        "tls_certificate": files.certificate,
+        "tls_key": files.key,
+        "tls_trusted": files.trusted,
+    }

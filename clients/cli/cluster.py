@@ -1,5 +1,7 @@
 """`daybook cluster`: show or change which ledgers the topics of a ZooKeeper are bound to.
 
+`cluster_security` has the commands that protect the records.
+
     daybook cluster show
     daybook cluster bind --ledgers-root /ledgers
     daybook cluster rebind --ledgers-root /ledgers
@@ -25,6 +27,7 @@ from daybook.bookie.registry.instance import (
     root_instance_id,
 )
 from daybook.bookie.registry.paths import LedgerPaths
+from daybook.clients.cli.cluster_security import identity, secure_metadata
 from daybook.clients.cli.confirm import confirm, yes_option
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.metadata import run_with_store
@@ -47,7 +50,13 @@ def cluster() -> None:
     ZooKeeper holds the list of ledgers of each topic.  The topics are bound to one set of ledgers,
     those below a path in ZooKeeper, so that a broker with the wrong path cannot damage them.  The
     first broker of a cluster binds them; these commands are needed after a restore.
+
+    `secure-metadata` protects the records in ZooKeeper.
     """
+
+
+cluster.add_command(identity)
+cluster.add_command(secure_metadata)
 
 
 # -- show

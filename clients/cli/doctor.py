@@ -28,6 +28,7 @@ from daybook.clients.cli.options import (
     output_option,
     shown_default,
 )
+from daybook.clients.cli.zookeeper_access import zookeeper_access_options
 
 if TYPE_CHECKING:
     from daybook.clients.cli.doctor_checks import Check
@@ -71,6 +72,7 @@ _WORST_FIRST = list(_STYLES)
     callback=check_root,
     help="The path of the ledgers in ZooKeeper.",
 )
+@zookeeper_access_options
 @click.option(
     "--stale-days",
     type=click.FloatRange(min=0),

@@ -49,6 +49,7 @@ from daybook.clients.cli.doctor_answers import (
 )
 from daybook.clients.cli.options import LEDGERS_ROOT
 from daybook.clients.cli.progress import Advance
+from daybook.clients.cli.zookeeper_access import zookeeper_access
 from daybook.clients.python.admin import Admin, parse_admin_url
 from daybook.clients.python.errors import AdminError, AdminInDoubtError, BrokerError, NotFoundError
 from daybook.wire.errors import WireError
@@ -88,6 +89,7 @@ class Questions:
         answers.named = [f"{host}:{port}" for host, port in named]
         self._zookeeper = zookeeper
         self._root = root
+        self._access = zookeeper_access()
         self._members: dict[str, str] = {}  # the HTTP addresses of brokers in the metadata store
         self._rest_asked = trio.Event()  # the brokers have told who is registered
         self._store_asked = trio.Event()  # the metadata store has told it
@@ -304,6 +306,7 @@ class Questions:
                     session_timeout_s=_SESSION_TIMEOUT_S,
                     request_timeout_s=_QUICK_S,
                     connect_timeout_s=_QUICK_S,
+                    access=self._access,
                 ) as store:
                     await self._ask_in_session(store)
             except* _ERRORS as group:

@@ -19,6 +19,7 @@ from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import other_instance_allowed
 from daybook.clients.cli.progress import Waiting, report_waiting
 from daybook.clients.cli.run import run_async
+from daybook.clients.cli.zookeeper_access import zookeeper_access
 from daybook.wire.errors import WireError
 from daybook.wire.metadata.store import (
     MetadataError,
@@ -27,6 +28,7 @@ from daybook.wire.metadata.store import (
     NoContactError,
     SessionState,
     StoreUnavailableError,
+    UnusableAccessError,
 )
 from daybook.wire.metadata.zookeeper import open_zookeeper
 
@@ -81,6 +83,7 @@ async def _compare(store: MetadataStore, zookeeper: str, root: str, *, writes: b
 
 def run_with_store(zookeeper: str, work: Callable[[MetadataStore], Awaitable[T]]) -> T:
     """Run `work` in a new session; errors become sentences."""
+    access = zookeeper_access()
 
     async def run() -> T:
         contact = _Contact(zookeeper)
@@ -91,6 +94,7 @@ def run_with_store(zookeeper: str, work: Callable[[MetadataStore], Awaitable[T]]
                 session_timeout_s=_SESSION_TIMEOUT_S,
                 request_timeout_s=_REQUEST_TIMEOUT_S,
                 connect_timeout_s=_CONNECT_TIMEOUT_S,
+                access=access,
             ) as store,
         ):
             contact.store = store
@@ -123,7 +127,7 @@ class _Contact:
 
 def _say(error: Exception, zookeeper: str) -> str | None:
     match error:
-        case NoChrootError():
+        case NoChrootError() | UnusableAccessError():
             return f"{error}."
         case StoreUnavailableError():
             why = f" ({error.why})" if isinstance(error, NoContactError) and error.why else ""

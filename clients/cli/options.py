@@ -18,6 +18,7 @@ from click.core import ParameterSource
 
 from daybook.clients.cli.credentials import token_options
 from daybook.clients.cli.errors import UserError
+from daybook.clients.cli.zookeeper_access import zookeeper_access_options
 
 if TYPE_CHECKING:
     from daybook.clients.cli.directory import Saved
@@ -172,7 +173,7 @@ def _tls_option(function: Function) -> Function:
         show_envvar=True,
         expose_value=False,
         callback=note,
-        help="With TLS: check that the certificate of a broker is made out to its host (default).",
+        help="With TLS: check that the certificate of a server is made out to its host (default).",
     )
     trusted = file_option("trusted", "With TLS: the authorities that are trusted, in PEM form.")
     certificate = file_option("certificate", "With TLS: the certificate of this client.")
@@ -314,7 +315,10 @@ def other_instance_allowed() -> bool:
 
 
 def zookeeper_options(function: Function) -> Function:
-    """Add `--zookeeper` and `--ledgers-root` (or `--root`), as `zookeeper` and `root`."""
+    """Add `--zookeeper` and `--ledgers-root` (or `--root`), as `zookeeper` and `root`.
+
+    The options that say how to connect, and as whom, are added, too (`zookeeper_access`).
+    """
     zookeeper = click.option(
         "--zookeeper",
         default=intended_zookeeper,
@@ -335,4 +339,4 @@ def zookeeper_options(function: Function) -> Function:
         callback=check_root,
         help="The path of the ledgers in ZooKeeper.",
     )
-    return zookeeper(root(function))
+    return zookeeper(root(zookeeper_access_options(_tls_option(function))))

@@ -44,6 +44,15 @@ _OPTIONS = (
         help="The addresses of ZooKeeper.",
     ),
     click.option(
+        "--zookeeper-tls/--no-zookeeper-tls", default=None, help="Connect to ZooKeeper with TLS."
+    ),
+    click.option("--zookeeper-user", metavar="NAME", help="The identity for ZooKeeper."),
+    click.option(
+        "--zookeeper-password-file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="A file with the password of that identity.",
+    ),
+    click.option(
         "--ledgers-root", callback=check_root, help="The path of the ledgers in ZooKeeper."
     ),
     click.option(
@@ -81,7 +90,8 @@ def run_service(
         if name == "config" and value is not None:
             command += ["--config", str(value)]
         elif value is not None:
-            environ[prefix + name.upper()] = str(value)
+            text = str(value)
+            environ[prefix + name.upper()] = text.lower() if isinstance(value, bool) else text
     sys.stdout.flush()  # execve discards what is buffered
     os.execve(sys.executable, command, environ)  # noqa: S606  the server is a program of Daybook
 

@@ -8,6 +8,9 @@ and old ones are purged.  The heap begins small and grows with the tree: 64 MB h
 records, and a topic has two or more.
 The classes that the server loads are archived on its first clean exit (`exited`), which makes later
 starts 40 % faster; from Java 19 on, Java does this by itself.
+
+A server with TLS (`ServerTls`) has one port, which speaks TLS alone.  It reads its certificate at
+its start.
 """
 
 import os
@@ -17,6 +20,7 @@ import signal
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from zlib import crc32
 
@@ -24,8 +28,13 @@ import trio
 
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.zookeeper_jars import find_jars
+from daybook.wire.clock import SystemClock
 from daybook.wire.errors import ConnectionLostError
+from daybook.wire.logging import silent_log
 from daybook.wire.tcp import TcpNetwork
+from daybook.wire.tls import TlsClient
+from daybook.wire.tls_files import ClientCertificates, ReloadedContext, TlsFiles, client_context
+from daybook.wire.transport import Stream
 
 JAVA_VERSION_MIN = 17
 _AUTO_ARCHIVE_JAVA_VERSION = 19
@@ -52,6 +61,21 @@ class Java:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerTls:
+    """The TLS of a server; `files` needs a certificate and its key.
+
+    With "required", the server's own certificate must be valid for clients, too, because
+    `wait_ready` shows it.
+    """
+
+    files: TlsFiles
+    client_certificates: ClientCertificates = "off"
+
+
+_CLIENT_AUTH = {"off": "none", "optional": "want", "required": "need"}
+
+
+@dataclass(frozen=True, slots=True)
 class Server:
     """The Java, class path, directory and port of a server."""
 
@@ -59,6 +83,7 @@ class Server:
     class_path: tuple[str, ...]
     directory: Path
     port: int
+    tls: ServerTls | None = None
 
     @property
     def lone_stop(self) -> signal.Signals:
@@ -108,8 +133,20 @@ class Server:
     def prepare(self) -> None:
         """Write the configuration files of the server."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        (self.directory / "zoo.cfg").write_text(_zoo_cfg(self.directory / "data", self.port))
+        config = _zoo_cfg(self.directory / "data", self.port, secure=self.tls is not None)
+        if self.tls is not None:
+            config += self._prepare_tls(self.tls)
+        (self.directory / "zoo.cfg").write_text(config)
         (self.directory / "log4j2.properties").write_text(_LOG4J)
+
+    def _prepare_tls(self, tls: ServerTls) -> str:
+        """Write the key store, which has key and certificate in one file; return settings."""
+        assert tls.files.certificate is not None
+        assert tls.files.key is not None
+        store = self.directory / "server.pem"
+        with open(os.open(store, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(_pkcs8(tls.files.key) + tls.files.certificate.read_bytes())
+        return _tls_cfg(store, tls)
 
     def exited(self, code: int) -> None:
         """Keep the new archive if Java ended on SIGTERM; only then is the archive complete."""
@@ -119,16 +156,28 @@ class Server:
             self.new_archive.rename(self.archive)
 
     async def wait_ready(self) -> None:
-        while not await is_serving("127.0.0.1", self.port):  # noqa: ASYNC110  another process
+        tls = None
+        if self.tls is not None:
+            build = partial(client_context, verify_host=False)
+            tls = TlsClient(
+                ReloadedContext(self.tls.files, build, clock=SystemClock(), log=silent_log())
+            )
+        while not await is_serving("127.0.0.1", self.port, tls):  # noqa: ASYNC110  another process
             await trio.sleep(_READY_POLL_S)
 
 
 def find_server(
-    directory: Path, port: int, *, zookeeper_home: Path | None, environ: Mapping[str, str]
+    directory: Path,
+    port: int,
+    *,
+    zookeeper_home: Path | None,
+    environ: Mapping[str, str],
+    tls: ServerTls | None = None,
 ) -> Server:
     """Return the server to run.  Raise `UserError` if Java or the jars are missing."""
     java = find_java(environ)
-    return Server(java, find_jars(zookeeper_home, environ), directory.absolute(), port)
+    jars = find_jars(zookeeper_home, environ, tls=tls is not None)
+    return Server(java, jars, directory.absolute(), port, tls)
 
 
 def find_java(environ: Mapping[str, str]) -> Java:
@@ -167,14 +216,16 @@ def _examine(path: Path) -> Java | None:
     return None if match is None else Java(str(path), match[1])
 
 
-async def is_serving(host: str, port: int) -> bool:
+async def is_serving(host: str, port: int, tls: TlsClient | None = None) -> bool:
     """Return True if the ZooKeeper there serves clients: if it answers `srvr` with its version.
 
     Its whitelist must allow that.  A server that is still starting answers `ruok` already.
     """
     with trio.move_on_after(_ASK_TIMEOUT_S):
         try:
-            stream = await TcpNetwork().connect(host, port)
+            stream: Stream = await TcpNetwork().connect(host, port)
+            if tls is not None:
+                stream = await tls.connect(stream, host)
         except ConnectionLostError:
             return False
         try:
@@ -195,14 +246,42 @@ async def is_serving(host: str, port: int) -> bool:
     return False
 
 
-def _zoo_cfg(data: Path, port: int) -> str:
+def _pkcs8(key: Path) -> bytes:
+    """Return a private key in the one form that ZooKeeper reads."""
+    from cryptography.hazmat.primitives import serialization
+
+    loaded = serialization.load_pem_private_key(key.read_bytes(), None)
+    return loaded.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def _tls_cfg(store: Path, tls: ServerTls) -> str:
+    # A server that asks nobody for a certificate needs no authorities, but ZooKeeper loads some.
+    trusted = tls.files.trusted or tls.files.certificate
+    assert trusted is not None
+    return f"""\
+serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory
+ssl.keyStore.location={store}
+ssl.keyStore.type=PEM
+ssl.trustStore.location={trusted.absolute()}
+ssl.trustStore.type=PEM
+ssl.clientAuth={_CLIENT_AUTH[tls.client_certificates]}
+ssl.enabledProtocols=TLSv1.3,TLSv1.2
+"""
+
+
+def _zoo_cfg(data: Path, port: int, *, secure: bool = False) -> str:
+    kind = "secureClientPort" if secure else "clientPort"
     return f"""\
 # Written by daybook at every start.
 tickTime={TICK_MS}
 maxSessionTimeout=60000
 dataDir={data}
-clientPort={port}
-clientPortAddress=127.0.0.1
+{kind}={port}
+{kind}Address=127.0.0.1
 maxClientCnxns=0
 admin.enableServer=false
 4lw.commands.whitelist=ruok,srvr

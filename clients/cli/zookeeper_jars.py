@@ -5,7 +5,7 @@
 1. the distribution that `--zookeeper-home` names;
 2. the cache directory, if they were fetched before;
 3. PySpark, if it is installed: it ships a ZooKeeper server among its 450 MB;
-4. Maven Central: 7 MB, fetched once into the cache directory.
+4. Maven Central: 7 MB (with TLS 10 MB), fetched once into the cache directory.
 
 No package of PyPI ships a ZooKeeper server by itself.  A fetched file counts only if its SHA-256 is
 the one in this module.  `DAYBOOK_MAVEN_URL` names a mirror of Maven Central.
@@ -17,7 +17,7 @@ import shutil
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -103,19 +103,47 @@ _JARS = (
 )
 
 
-def find_jars(zookeeper_home: Path | None, environ: Mapping[str, str]) -> tuple[str, ...]:
+def _netty(name: str, sha256: str) -> _Jar:
+    return _Jar("io.netty", f"netty-{name}", "4.2.14.Final", sha256)
+
+
+# ZooKeeper speaks TLS through Netty alone.  Java itself does the cryptography.
+_TLS_JARS = (
+    _netty("common", "f157563175b07dbf252924e12390b87e3772ea0a9bf6f7505e7367f26fd722d1"),
+    _netty("buffer", "1a781d45cbbf1524159840e40d16e5cbc4e6e04eaac26381b00e433eface3e35"),
+    _netty("transport", "6f184bc1946a022cb4556c50f35edfd6335ccf02587ea2c520131b5774f5f063"),
+    _netty("resolver", "9c261739a11dbe90a6d2f9bf72dbfb780d776fa086e48e6a9263684e481ea257"),
+    _netty("codec-base", "e6c72017b7118bfe90ebdcaa8bb7d02769499b07be0f1667b7719bab93e37056"),
+    _netty("handler", "a23de2261ff904be5eb988eb117b185e15d9997b09304ef0a98fd587abd2e09f"),
+    _netty(
+        "transport-native-unix-common",
+        "6c57976b2bcc87097cb9e9c52b4d55191d2550ac3bddd29e890cb2150b9a5ff0",
+    ),
+    _netty(
+        "transport-classes-epoll",
+        "00a2ec5fd5f9258a09b198aee43234ec879dc0af520b8d1977b8bd7010443362",
+    ),
+)
+
+
+def find_jars(
+    zookeeper_home: Path | None, environ: Mapping[str, str], *, tls: bool = False
+) -> tuple[str, ...]:
     """Return the class path of a ZooKeeper server; fetch the jars if no place has them.
 
-    Raise `UserError` if `zookeeper_home` is no distribution, or if the jars cannot be fetched.
+    A server that speaks TLS needs more of them.  Raise `UserError` if `zookeeper_home` is no
+    distribution, or if the jars cannot be fetched.
     """
     if zookeeper_home is not None:
         return _in_distribution(zookeeper_home.absolute())
     cache = _cache_directory(environ)
-    if not all((cache / jar.file_name).is_file() for jar in _JARS):
-        if shipped := _in_pyspark():
+    jars = (*_JARS, *_TLS_JARS) if tls else _JARS
+    missing = [jar for jar in jars if not (cache / jar.file_name).is_file()]
+    if missing:
+        if shipped := _in_pyspark(jars):
             return shipped
-        _fetch(cache, environ.get("DAYBOOK_MAVEN_URL") or MAVEN_URL)
-    return tuple(str(cache / jar.file_name) for jar in _JARS)
+        _fetch(missing, cache, environ.get("DAYBOOK_MAVEN_URL") or MAVEN_URL)
+    return tuple(str(cache / jar.file_name) for jar in jars)
 
 
 def _in_distribution(home: Path) -> tuple[str, ...]:
@@ -125,14 +153,14 @@ def _in_distribution(home: Path) -> tuple[str, ...]:
     return (*(str(jar) for jar in jars), str(home / "conf"))
 
 
-def _in_pyspark() -> tuple[str, ...]:
+def _in_pyspark(jars: Sequence[_Jar]) -> tuple[str, ...]:
     """Return PySpark's jars, of whatever versions it ships; nothing if one is missing."""
     spec = find_spec("pyspark")
     found: list[str] = []
-    for jar in _JARS:
+    for jar in jars:
         for place in (spec.submodule_search_locations if spec else None) or []:
             found += map(str, sorted(Path(place).glob(f"jars/{jar.name}-[0-9]*.jar"))[:1])
-    return tuple(found) if len(found) == len(_JARS) else ()
+    return tuple(found) if len(found) == len(jars) else ()
 
 
 def _cache_directory(environ: Mapping[str, str]) -> Path:
@@ -140,11 +168,12 @@ def _cache_directory(environ: Mapping[str, str]) -> Path:
     return Path(base) / "daybook" / "zookeeper"
 
 
-def _fetch(cache: Path, repository: str) -> None:
-    print(f"daybook: fetching ZooKeeper (7 MB) from {repository}", file=sys.stderr)  # noqa: T201
+def _fetch(jars: Sequence[_Jar], cache: Path, repository: str) -> None:
+    size = "10 MB" if set(_TLS_JARS) & set(jars) else "7 MB"
+    print(f"daybook: fetching ZooKeeper ({size}) from {repository}", file=sys.stderr)  # noqa: T201
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        for jar in _JARS:
+        for jar in jars:
             _fetch_one(jar, cache, repository)
     except (OSError, ValueError) as error:  # ValueError: the mirror's address is none
         raise UserError(

@@ -10,7 +10,7 @@ from random import SystemRandom
 import trio
 
 from daybook.clients.cli.ports import PortChooser
-from daybook.clients.cli.zookeeper import Server, find_server
+from daybook.clients.cli.zookeeper import Server, ServerTls, find_server
 from tests.harness.processes import PATIENCE_S
 
 
@@ -46,11 +46,11 @@ class ZooKeeperProcess:
 
 
 @contextmanager
-def run_zookeeper(directory: Path) -> Iterator[ZooKeeperProcess]:
+def run_zookeeper(directory: Path, tls: ServerTls | None = None) -> Iterator[ZooKeeperProcess]:
     """Run one on a free port, with its data and its log in `directory`."""
     with PortChooser(SystemRandom()) as ports:
         port = ports.any()
-    server = find_server(directory, port, zookeeper_home=None, environ=os.environ)
+    server = find_server(directory, port, zookeeper_home=None, environ=os.environ, tls=tls)
     running = ZooKeeperProcess(server, directory / "log")
     try:
         yield running

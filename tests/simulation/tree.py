@@ -13,7 +13,9 @@ from typing import TypeVar
 import trio
 
 from daybook.wire.clock import WallClock
+from daybook.wire.metadata.acl import Acl
 from daybook.wire.metadata.paths import parent_of
+from daybook.wire.metadata.protection import Protection
 from daybook.wire.metadata.store import Check, Create, Operation, Record, Watch
 from daybook.wire.metadata.tree import Notify, Tree
 
@@ -144,9 +146,18 @@ class Follower(Tree):
         self.catch_up()
         return versions
 
-    def open_session(self, notify: Notify) -> int:
+    def open_session(self, notify: Notify, identities: frozenset[str] = frozenset()) -> int:
         self.catch_up()
-        return self._tree.open_session(notify)
+        return self._tree.open_session(notify, identities)
+
+    def get_acl(self, session_id: int, path: str) -> Acl | None:
+        return self._tree.get_acl(session_id, path)
+
+    def set_acl(self, session_id: int, path: str, acl: Acl) -> None:
+        self._tree.set_acl(session_id, path, acl)
+
+    def protection(self) -> Protection:
+        return self._tree.protection()
 
     def is_alive(self, session_id: int) -> bool:
         return self._tree.is_alive(session_id)

@@ -3,11 +3,18 @@
 A client has one thread, that of its connection, and calls back in it: answers, watches and changes
 of state come in the order in which they happened.  A callback must not block, and must not call
 kazoo.
+
+A client counts as connected when it has proven its identity, not before.  So no request leaves over
+a new connection ahead of that proof.
 """
 
 import logging
 import selectors
-from collections.abc import Callable
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import monotonic  # noqa: TID251  kazoo's thread has no other clock
 from typing import Any, Protocol, TypeVar, cast
 
 from kazoo import exceptions
@@ -18,8 +25,12 @@ from kazoo.handlers.utils import (
 )
 from kazoo.protocol.states import EventType, KazooState
 from kazoo.retry import KazooRetry
+from kazoo.security import ACL, Id
 
+from daybook.wire.metadata.access import Credentials, PasswordFileError
+from daybook.wire.metadata.acl import Acl, Grant
 from daybook.wire.metadata.store import (
+    AccessDeniedError,
     MetadataError,
     NoRecordError,
     NotEmptyError,
@@ -28,6 +39,7 @@ from daybook.wire.metadata.store import (
     Stat,
     VersionConflictError,
 )
+from daybook.wire.tls import explain
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -43,8 +55,11 @@ _REFUSALS: dict[type[Exception], type[MetadataError]] = {
     exceptions.NotEmptyError: NotEmptyError,
     exceptions.NoChildrenForEphemeralsError: MetadataError,
     exceptions.BadArgumentsError: MetadataError,
-    exceptions.NoAuthError: MetadataError,
+    exceptions.InvalidACLError: MetadataError,
+    exceptions.NoAuthError: AccessDeniedError,
 }
+_RIGHTS = "rwcda"  # by the bits of ZooKeeper, from the lowest one
+_TLS_READ_BYTES = 1 << 16
 _STATES: dict[object, SessionState] = {
     KazooState.CONNECTED: SessionState.CONNECTED,
     KazooState.SUSPENDED: SessionState.SUSPENDED,
@@ -71,6 +86,16 @@ class _Callback(Protocol):
     def args(self) -> tuple[object, ...]: ...
 
 
+class _Id(Protocol):
+    scheme: str
+    id: str
+
+
+class _Acl(Protocol):
+    perms: int
+    id: _Id
+
+
 class WatchedEvent(Protocol):
     type: str
 
@@ -90,7 +115,9 @@ TransactionResult = Exception | ZnodeStat | str | bool
 
 
 class Transaction(Protocol):
-    def create(self, path: str, value: bytes, *, ephemeral: bool) -> None: ...
+    def create(
+        self, path: str, value: bytes, acl: Sequence[object], *, ephemeral: bool
+    ) -> None: ...
     def set_data(self, path: str, value: bytes, version: int) -> None: ...
     def delete(self, path: str, version: int) -> None: ...
     def check(self, path: str, version: int) -> None: ...
@@ -112,22 +139,44 @@ class Kazoo(Protocol):
     ) -> AsyncResult[ZnodeStat | None]: ...
     def get_children_async(self, path: str, watch: EventWatch | None) -> AsyncResult[list[str]]: ...
     def create_async(
-        self, path: str, value: bytes, *, ephemeral: bool = False, sequence: bool = False
+        self,
+        path: str,
+        value: bytes,
+        acl: Sequence[object],
+        *,
+        ephemeral: bool = False,
+        sequence: bool = False,
     ) -> AsyncResult[str]: ...
+    def get_acls_async(self, path: str) -> "AsyncResult[tuple[Sequence[_Acl], ZnodeStat]]": ...
+    def set_acls_async(self, path: str, acls: Sequence[object]) -> AsyncResult[ZnodeStat]: ...
     def set_async(self, path: str, value: bytes, version: int) -> AsyncResult[ZnodeStat]: ...
     def delete_async(self, path: str, version: int) -> AsyncResult[bool]: ...
     def sync_async(self, path: str) -> AsyncResult[str]: ...
     def transaction(self) -> Transaction: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """How a client enters ZooKeeper.  The connection's thread calls these before each attempt."""
+
+    tls: Callable[[], ssl.SSLContext] | None = None
+    credentials: Callable[[], Credentials | None] = field(default=lambda: None)
+    # Told why an attempt has failed, in a sentence without a full stop.
+    failed: Callable[[str], None] = field(default=lambda _: None)
+
+
 def new_client(
-    hosts: str, session_timeout_s: float, state_changed: Callable[[Kazoo, SessionState, int], None]
+    hosts: str,
+    session_timeout_s: float,
+    state_changed: Callable[[Kazoo, SessionState, int], None],
+    entrance: Entrance | None = None,
 ) -> Kazoo:
     """Return a client that was not started yet.
 
     The client tries to connect forever.  In its own thread it calls `state_changed` with the state
     and the session id (0 if there is none).
     """
+    entrance = entrance or Entrance()
     # Listeners learn everything that kazoo logs about its attempts to connect.
     silent = logging.Logger("kazoo", level=logging.CRITICAL + 1)
     retry: Any = KazooRetry(
@@ -143,42 +192,135 @@ def new_client(
         hosts,
         timeout=session_timeout_s,
         connection_retry=retry,
-        handler=_InConnectionThread(),
+        handler=_InConnectionThread(entrance.tls),
         logger=silent,
+        use_ssl=entrance.tls is not None,
     )
     kazoo = cast("Kazoo", client)
+    entering = _Entering(client, entrance)
 
-    def listener(state: object) -> None:
+    def tell(state: SessionState) -> None:
         # The connection's own thread calls, so the id cannot change meanwhile.
         client_id = kazoo.client_id
-        state_changed(kazoo, _STATES[state], 0 if client_id is None else client_id[0])
+        state_changed(kazoo, state, 0 if client_id is None else client_id[0])
+
+    def listener(state: object) -> None:
+        if state is KazooState.CONNECTED:
+            entering.connected = lambda: tell(SessionState.CONNECTED)
+        else:
+            tell(_STATES[state])
 
     client.add_listener(listener)
-    _refuse_nonsense(client)
     return kazoo
 
 
-def _refuse_nonsense(client: Any) -> None:  # noqa: ANN401
-    """Let kazoo take an answer that ZooKeeper never gives for a lost connection.
+class _Entering:
+    """Stands around kazoo's attempts to connect.
 
-    Another server may listen at the address, for good or until ZooKeeper is back.  Without this,
-    kazoo would end its thread with a traceback, and keep the session id that it read from the
-    nonsense.
+    * The client is told to be connected when kazoo has proven its identity.  kazoo itself says so
+      before that.
+    * An answer that ZooKeeper never gives counts as a lost connection.  Another server may listen
+      at the address, for good or until ZooKeeper is back.  Without this, kazoo would end its thread
+      with a traceback, and keep the session id that it read from the nonsense.
+    * A refused identity counts as a lost connection, too: the session and its ephemeral records
+      live, and the next attempt may succeed.
     """
-    connection = client._connection  # noqa: SLF001
-    connect = connection._connect  # noqa: SLF001
 
-    def connect_or_drop(host: object, address: object, port: object) -> object:
+    def __init__(self, client: Any, entrance: Entrance) -> None:  # noqa: ANN401
+        self.connected: Callable[[], None] | None = None
+        self._client = client
+        self._entrance = entrance
+        connection = client._connection  # noqa: SLF001
+        self._connect = connection._connect  # noqa: SLF001
+        connection._connect = self._enter  # noqa: SLF001
+
+    def _enter(self, host: object, address: object, port: object) -> object:
+        client, self.connected = self._client, None
         session = client._session_id, client._session_passwd  # noqa: SLF001
         try:
-            return connect(host, address, port)
-        except (exceptions.KazooException, KazooTimeoutError, OSError):
+            self._show_identity()
+            timeouts = self._connect(host, address, port)
+        except exceptions.AuthFailedError:
+            why = "ZooKeeper refuses the identity: check zookeeper_user and the password"
+            self._entrance.failed(why)
+            raise exceptions.ConnectionDropped(why) from None
+        except exceptions.SessionExpiredError:
+            raise
+        except (exceptions.KazooException, KazooTimeoutError, OSError) as error:
+            self._entrance.failed(str(error) if isinstance(error, _RefusedError) else "")
             raise
         except Exception as error:
             client._session_id, client._session_passwd = session  # noqa: SLF001
+            self._entrance.failed("")
             raise exceptions.ConnectionDropped(f"not an answer of ZooKeeper: {error!r}") from None
+        if self.connected is not None:
+            self.connected()
+        return timeouts
 
-    connection._connect = connect_or_drop  # noqa: SLF001
+    def _show_identity(self) -> None:
+        try:
+            who = self._entrance.credentials()
+        except PasswordFileError as error:
+            raise _RefusedError(str(error)) from None
+        shown = set() if who is None else {("digest", f"{who.user}:{who.password}")}
+        self._client.auth_data = shown
+
+
+class _RefusedError(exceptions.ConnectionDropped):  # type: ignore[misc]  # kazoo has no types
+    """An attempt to connect failed for a reason that people should know."""
+
+
+class _TlsSocket:
+    """A TLS socket as kazoo uses one.
+
+    A TLS socket may be readable without a byte of data, and it may hold data while it is not
+    readable.  kazoo waits for sockets, so both would let it wait in the wrong place.  Here bytes
+    are decrypted before kazoo hears of them.
+    """
+
+    def __init__(self, tls: ssl.SSLSocket, host: str, peer: str) -> None:
+        self._tls = tls
+        self._host, self._peer = host, peer
+        self._data = b""
+        self._ended = False
+        self._error: Exception | None = None
+
+    def has_data(self) -> bool:
+        """Decrypt what has arrived; return True if `recv` would not block."""
+        if self._data or self._ended:
+            return True
+        try:
+            self._data = self._tls.recv(_TLS_READ_BYTES)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return False
+        except ssl.SSLError as error:
+            # A server of TLS 1.3 refuses the certificate of a client after the handshake.
+            why = explain(error, host=self._host, peer=self._peer)
+            self._error = _RefusedError(f"TLS with ZooKeeper at {self._peer} has failed: {why}")
+        except OSError as error:
+            self._error = error
+        self._ended = not self._data
+        return True
+
+    def recv(self, size: int) -> bytes:
+        if not self.has_data():
+            raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, "no data")
+        if self._error is not None:
+            raise self._error
+        found, self._data = self._data[:size], self._data[size:]
+        return found
+
+    def send(self, data: bytes) -> int:
+        return self._tls.send(data)
+
+    def fileno(self) -> int:
+        return self._tls.fileno()
+
+    def setblocking(self, flag: bool) -> None:
+        self._tls.setblocking(bool(flag))
+
+    def close(self) -> None:
+        self._tls.close()
 
 
 class _InConnectionThread(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
@@ -187,6 +329,10 @@ class _InConnectionThread(SequentialThreadingHandler):  # type: ignore[misc]  # 
     kazoo itself would use a queue and a thread for each kind of call.  A handler that does not run
     leaves the delivery of answers to the thread that has them.
     """
+
+    def __init__(self, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
+        super().__init__()
+        self._tls = tls
 
     def start(self) -> None:
         """There is nothing to start."""
@@ -203,7 +349,53 @@ class _InConnectionThread(SequentialThreadingHandler):  # type: ignore[misc]  # 
         kazoo would use epoll, which needs a descriptor for each call.  A process without free
         descriptors would then drop a working connection, and lose its session.
         """
-        return _select(*args, **kwargs, selectors_module=_Poll)
+        readers, *others = args
+        tls = [each for each in readers if isinstance(each, _TlsSocket)]
+        if not tls:
+            return _select(*args, **kwargs, selectors_module=_Poll)
+        return _select_tls(tls[0], readers, *others, **kwargs)
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        if self._tls is None:
+            return super().create_connection(*args, **kwargs)
+        return _connect_tls(self._tls(), kwargs["hostname"], kwargs["address"], kwargs["timeout"])
+
+
+def _connect_tls(
+    context: ssl.SSLContext, host: str, address: tuple[str, int], timeout_s: float
+) -> _TlsSocket:
+    """Return a connection after the handshake.  Raise _RefusedError or OSError."""
+    plain, peer = socket.create_connection(address, timeout_s), f"{host}:{address[1]}"
+    try:
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return _TlsSocket(context.wrap_socket(plain, server_hostname=host), host, peer)
+    except ssl.SSLError as error:
+        plain.close()
+        why = explain(error, host=host, peer=peer)
+        raise _RefusedError(f"TLS with ZooKeeper at {peer} has failed: {why}") from None
+    except OSError:
+        plain.close()
+        raise
+
+
+def _select_tls(
+    tls: _TlsSocket,
+    readers: Sequence[object],
+    writers: Sequence[object],
+    errors: Sequence[object],
+    timeout: float | None = None,
+) -> tuple[list[object], list[object], list[object]]:
+    """Wait like select, for data instead of bytes."""
+    until = None if timeout is None else monotonic() + timeout
+    while True:
+        waiting = tls.has_data()
+        left = 0.0 if waiting else None if until is None else max(until - monotonic(), 0.0)
+        readable, writable, _ = _select(readers, writers, errors, left, selectors_module=_Poll)
+        found = [each for each in readable if each is not tls or tls.has_data()]
+        if waiting and tls not in found:
+            found.append(tls)
+        if found or writable or left == 0.0:
+            return found, writable, []
 
 
 _select = cast("Callable[..., Any]", selector_select)
@@ -261,6 +453,23 @@ def refusal(error: Exception) -> MetadataError | None:
         if isinstance(error, theirs):
             return ours(str(error) or theirs.__name__)
     return None
+
+
+def to_kazoo_acl(acl: Acl) -> list[object]:
+    """Return a list of rights as kazoo's requests carry it."""
+    result: list[object] = []
+    for grant in acl:
+        scheme, _, identity = grant.identity.partition(":")
+        bits = sum(1 << _RIGHTS.index(right) for right in grant.rights)
+        result.append(ACL(bits, Id(scheme, identity)))
+    return result
+
+
+def from_kazoo_acl(acl: Sequence[_Acl]) -> Acl:
+    def rights(bits: int) -> str:
+        return "".join(right for right in "cdrwa" if bits >> _RIGHTS.index(right) & 1)
+
+    return tuple(Grant(f"{each.id.scheme}:{each.id.id}", rights(each.perms)) for each in acl)
 
 
 def to_stat(stat: ZnodeStat) -> Stat:

@@ -20,12 +20,15 @@ its seed: a write may be carried out after its caller was told that the outcome 
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import trio
 
 from daybook.wire.clock import WallClock
+from daybook.wire.metadata import protection
+from daybook.wire.metadata.acl import READ, Acl, may
+from daybook.wire.metadata.protection import Protection
 from daybook.wire.metadata.session import HostSession, create_with_parents
 from daybook.wire.metadata.store import (
     Create,
@@ -53,7 +56,8 @@ class Request:
     """The facts by which a link decides on the fate of a request."""
 
     host: str
-    operation: str  # the name of the method: get, get_children, create, set, delete, multi, sync
+    # The name of the method: get, get_children, create, set, delete, multi, sync, get_acl, set_acl.
+    operation: str
     path: str  # the path of the first operation, for multi
     write: bool
 
@@ -109,10 +113,21 @@ class MemoryStore:
         self._hosts: list[MemorySession] = []
 
     def session(
-        self, host: str = "", *, link: Link | None = None, request_timeout_s: float = 10.0
+        self,
+        host: str = "",
+        *,
+        link: Link | None = None,
+        request_timeout_s: float = 10.0,
+        identity: str = "",
     ) -> "MemorySession":
-        """Return a new, connected session."""
-        session = MemorySession(self.tree, host, link or DirectLink(), request_timeout_s)
+        """Return a new, connected session, which has an identity, or none."""
+        session = MemorySession(
+            self.tree,
+            host,
+            link or DirectLink(),
+            request_timeout_s,
+            frozenset([identity] if identity else []),
+        )
         self._hosts.append(session)
         return session
 
@@ -136,8 +151,16 @@ class MemoryStore:
 class MemorySession:
     """The view that one host has of the store; a `MetadataStore`."""
 
-    def __init__(self, tree: Tree, host: str, link: Link, request_timeout_s: float) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        host: str,
+        link: Link,
+        request_timeout_s: float,
+        identities: frozenset[str] = frozenset(),
+    ) -> None:
         self.link = link
+        self._identities = identities
         self._tree = tree
         self._host = host
         self._request_timeout_s = request_timeout_s
@@ -196,7 +219,7 @@ class MemorySession:
         if not self._tree.is_alive(self.store_session_id):
             if self.store_session_id:
                 self.link.notify(lambda: self._contact_lost(SessionState.LOST, watches))
-            self.store_session_id = self._tree.open_session(self._notify)
+            self.store_session_id = self._tree.open_session(self._notify, self._identities)
         session_id = self.store_session_id
         self.link.notify(lambda: self._view.move(SessionState.CONNECTED, session_id))
 
@@ -242,6 +265,7 @@ class MemorySession:
         ephemeral: bool = False,
         sequential: bool = False,
         make_parents: bool = False,
+        acl: Acl | None = None,
     ) -> str:
         async def create_one(operation: Create, *, sequential: bool = False) -> str:
             return await self._write(
@@ -250,7 +274,7 @@ class MemorySession:
                 lambda tree, me: tree.create(me, operation, sequential=sequential),
             )
 
-        operation = Create(path, value, ephemeral)
+        operation = Create(path, value, ephemeral, acl)
         if not make_parents:
             return await create_one(operation, sequential=sequential)
         return await create_with_parents(
@@ -282,6 +306,20 @@ class MemorySession:
 
     async def get_newest_children(self, path: str) -> list[str] | None:
         return await self._behind_sync(path, self.get_children)
+
+    async def get_acl(self, path: str) -> Acl | None:
+        return await self._read("get_acl", path, lambda tree, me: tree.get_acl(me, path))
+
+    async def set_acl(self, path: str, acl: Acl) -> None:
+        await self._write("set_acl", path, lambda tree, me: tree.set_acl(me, path, acl))
+
+    async def protection(self, changed: Watch | None = None) -> Protection:
+        await self.get(protection.PATH, changed)
+        # The tree gives each new record the list of that moment, so this host never lags behind.
+        found = self._tree.protection()
+        if not may(found.private, self._identities, READ):
+            return replace(found, identities=(), admins=(), known=not found.closed)
+        return found
 
     async def _behind_sync(self, path: str, read: Callable[[str], Awaitable[T]]) -> T:
         session_id = self.session_id

@@ -2,7 +2,7 @@
 
 The probe sends the command `srvr`, which has four bytes.  ZooKeeper answers it with text, even if
 the command is not allowed.  A broker and a bookie take the bytes for the length of a frame and hang
-up.  An HTTP server waits for the rest of the line.
+up, and so does a port with TLS.  An HTTP server waits for the rest of the line.
 """
 
 import trio
@@ -80,7 +80,8 @@ def _meaning(where: str, answer: bytes | None) -> str:
         return f"{where} takes connections, and says nothing"
     if not answer:
         return (
-            f"{where} hangs up: that is not ZooKeeper, perhaps the port of a broker or of a bookie"
+            f"{where} hangs up: that is not ZooKeeper, perhaps the port of a broker or of a bookie,"
+            " or it is ZooKeeper's port with TLS (zookeeper_tls)"
         )
     if answer.startswith((b"Zookeeper version", _COMMAND)):
         return f"ZooKeeper is at {where}, and gives no session"

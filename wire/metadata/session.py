@@ -13,6 +13,7 @@ import trio
 
 from daybook.wire.metadata.paths import ancestors_of
 from daybook.wire.metadata.store import (
+    AccessDeniedError,
     NoRecordError,
     OutcomeUnknownError,
     RecordExistsError,
@@ -104,16 +105,20 @@ async def create_with_parents(
     path: str, create: Callable[[], Awaitable[str]], create_parent: Callable[[str], Awaitable[str]]
 ) -> str:
     """Create a record, and its missing parents if the store says that some are missing."""
+    denied: AccessDeniedError | None = None
     for _ in range(_CREATE_ATTEMPTS):
         try:
             return await create()
         except NoRecordError:
-            pass
+            if denied is not None:
+                raise denied from None
         for parent in ancestors_of(path):
             try:
                 await create_parent(parent)
             except RecordExistsError:
                 continue
+            except AccessDeniedError as error:
+                denied = error  # The parent may exist all the same, below a record of others.
             except OutcomeUnknownError as error:
                 raise StoreUnavailableError(f"{path} was not created: {error}") from error
             except NoRecordError:

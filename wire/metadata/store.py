@@ -18,7 +18,9 @@ caller re-reads and decides.  No write is ever retried in here.  A read that get
       StoreUnavailableError    no answer to a read, or the request was certainly not carried out
         NoContactError         there never was a session
         NoChrootError          the chroot in the address does not exist
+        UnusableAccessError    the files of TLS or of the password cannot be used
       OutcomeUnknownError      no answer to a write: it may have been carried out, or may yet be
+      AccessDeniedError        the identities of this session have no right to do that
     and MetadataError itself   the store forbids it: a child of an ephemeral record, a request of
                                more than REQUEST_BYTES_MAX
 
@@ -34,12 +36,21 @@ A watch is one-shot: a plain function, called once, in the trio thread, after th
 `get_children`, the list of children) has changed or been created or deleted.  Changes can hide
 behind a gap in the contact, so it is also called when contact is back, or the session lost.  It
 says "look again", not what happened.
+
+Rights: a session has identities, which are proven again at each connection before any request of
+it is sent.  Each record has an access control list (`acl`).  `create` needs the right c on the
+parent, `delete` d on the parent, `set` w, `get`, `get_children` and `Check` r, `set_acl` a, and
+`get_acl` r or a.  A missing record is reported as missing to everybody.  A new record has the list
+that the protection of the tree gives to its path (`protection`), unless the caller gives one.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol, TypeAlias
+
+from daybook.wire.metadata.acl import Acl
+from daybook.wire.metadata.protection import Protection
 
 ANY = -1  # The version that matches every version.
 VALUE_BYTES_MAX = 1_000_000  # The largest value of a record that grows.
@@ -87,6 +98,14 @@ class NoChrootError(StoreUnavailableError):
     """The chroot in the address does not exist."""
 
 
+class UnusableAccessError(StoreUnavailableError):
+    """The files of TLS or of the password cannot be used; the text names the file."""
+
+
+class AccessDeniedError(MetadataError):
+    """No identity of this session has the right; the text says what to do."""
+
+
 class OutcomeUnknownError(MetadataError):
     """A write got no answer: it may have been carried out."""
 
@@ -125,6 +144,7 @@ class Create:
     path: str
     value: bytes
     ephemeral: bool = False
+    acl: Acl | None = None  # None: as the protection of the tree says
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,10 +222,12 @@ class MetadataStore(Protocol):
         ephemeral: bool = False,
         sequential: bool = False,
         make_parents: bool = False,
+        acl: Acl | None = None,
     ) -> str:
         """Create a record of version 0 and return its path; `sequential` appends ten digits.
 
-        `make_parents` first creates missing parents, persistent and empty.
+        `make_parents` first creates missing parents, persistent and empty.  `acl` may name the
+        identity `auth:`, which stands for those of this session; they must have at least one.
         """
         ...
 
@@ -232,4 +254,22 @@ class MetadataStore(Protocol):
 
     async def get_newest_children(self, path: str) -> list[str] | None:
         """Return the names of the children, as `get_newest` does."""
+        ...
+
+    async def get_acl(self, path: str) -> Acl | None:
+        """Return the list of a record, or None.
+
+        ZooKeeper hides the hash of passwords from a session without the right a.
+        """
+        ...
+
+    async def set_acl(self, path: str, acl: Acl) -> None:
+        """Replace the list of a record."""
+        ...
+
+    async def protection(self, changed: Watch | None = None) -> Protection:
+        """Return the protection that all records follow that are created after this call.
+
+        The watch fires at a change of it, and when the session is lost.
+        """
         ...

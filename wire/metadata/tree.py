@@ -5,6 +5,9 @@ version of a record its `set`s, its children version the creations and deletions
 number of a sequential record is the number of children that its parent has had so far, whatever
 their names.  Ephemeral records belong to a session, and have no children.
 
+A session has identities, and each record a list of who may do what; the rights that an operation
+needs are those of ZooKeeper.  A new record follows the protection that the tree itself describes.
+
 A watch belongs to a session, and leaves the tree when it fires.  Watches fire after the whole
 transaction is visible, through the function that the session gave.
 """
@@ -14,9 +17,25 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias, assert_never
 
 from daybook.wire.clock import WallClock
+from daybook.wire.metadata import protection
+from daybook.wire.metadata.acl import (
+    ADMIN,
+    CREATE,
+    DELETE,
+    OPEN_ACL,
+    OWN,
+    READ,
+    WRITE,
+    Acl,
+    Grant,
+    denial,
+    may,
+)
 from daybook.wire.metadata.paths import check_path, name_of, parent_of
+from daybook.wire.metadata.protection import Protection, ProtectionError
 from daybook.wire.metadata.store import (
     ANY,
+    AccessDeniedError,
     Check,
     Create,
     Delete,
@@ -50,6 +69,7 @@ class _Node:
     created_ms: int
     modified_ms: int
     owner: int
+    acl: Acl = OPEN_ACL
     children: dict[str, None] = field(default_factory=dict[str, None])
     children_created: int = 0
 
@@ -69,6 +89,7 @@ class _Node:
 @dataclass(slots=True)
 class _Session:
     notify: Notify
+    identities: frozenset[str] = frozenset()
     ephemerals: dict[str, None] = field(default_factory=dict[str, None])
 
 
@@ -90,14 +111,15 @@ class Tree:
         self._nodes: dict[str, _Node] = {"/": _Node(b"", 0, 0, 0, now, now, 0)}
         self._record_watches: dict[str, list[_Watch]] = {}
         self._children_watches: dict[str, list[_Watch]] = {}
+        self._protection: Protection | None = None  # parsed when it is needed
 
     # Sessions
 
-    def open_session(self, notify: Notify) -> int:
+    def open_session(self, notify: Notify, identities: frozenset[str] = frozenset()) -> int:
         session_id = self._next_session_id
         self._next_session_id += 1
         self._txid += 1
-        self._sessions[session_id] = _Session(notify)
+        self._sessions[session_id] = _Session(notify, identities)
         return session_id
 
     def is_alive(self, session_id: int) -> bool:
@@ -129,6 +151,8 @@ class Tree:
     def get(self, session_id: int, path: str, watch: Watch | None) -> Record | None:
         self._check_session(session_id)
         node = self._nodes.get(check_path(path))
+        if node is not None:
+            self._demand(session_id, node, READ, path)
         if watch is not None:
             self._record_watches.setdefault(path, []).append(_Watch(session_id, watch))
         return None if node is None else Record(node.value, node.stat())
@@ -138,9 +162,66 @@ class Tree:
         node = self._nodes.get(check_path(path))
         if node is None:
             return None
+        self._demand(session_id, node, READ, path)
         if watch is not None:
             self._children_watches.setdefault(path, []).append(_Watch(session_id, watch))
         return sorted(node.children)
+
+    # Rights
+
+    def get_acl(self, session_id: int, path: str) -> Acl | None:
+        self._check_session(session_id)
+        node = self._nodes.get(check_path(path))
+        if node is None:
+            return None
+        if may(node.acl, self._sessions[session_id].identities, ADMIN):
+            return node.acl
+        self._demand(session_id, node, READ, path)
+        return tuple(_hidden(grant) for grant in node.acl)
+
+    def set_acl(self, session_id: int, path: str, acl: Acl) -> None:
+        self._check_session(session_id)
+        node = self._node(path, ANY)
+        self._demand(session_id, node, ADMIN, path)
+        self._txid += 1
+        node.acl = self._resolved(session_id, acl)
+
+    def protection(self) -> Protection:
+        """Return the protection that the records describe."""
+        if self._protection is None:
+            node = self._nodes.get(protection.PATH)
+            try:
+                found = protection.decode(None if node is None else node.value)
+                who = self._nodes.get(found.identities_path)
+                if node is not None and who is not None:
+                    found = protection.decode(node.value, who.value)
+            except ProtectionError as error:
+                raise MetadataError(str(error)) from None
+            self._protection = found
+        return self._protection
+
+    def _demand(self, session_id: int, node: _Node, right: str, path: str) -> None:
+        if node.acl is OPEN_ACL:
+            return
+        identities = self._sessions[session_id].identities
+        if not may(node.acl, identities, right):
+            raise AccessDeniedError(denial(path, bool(identities)))
+
+    def _resolved(self, session_id: int, acl: Acl) -> Acl:
+        """Return the list with the identities of the session in place of `auth:`."""
+        if acl == OPEN_ACL:
+            return OPEN_ACL
+        found: list[Grant] = []
+        for grant in acl:
+            who = (
+                sorted(self._sessions[session_id].identities)
+                if grant.identity == OWN
+                else [grant.identity]
+            )
+            found += [Grant(identity, grant.rights) for identity in who]
+        if not found:
+            raise MetadataError("a list of rights is empty, or names a session without an identity")
+        return tuple(dict.fromkeys(found))
 
     # Writing
 
@@ -166,17 +247,21 @@ class Tree:
                 step()
             raise
         for operation in operations:
+            if operation.path.startswith(protection.PATH):
+                self._protection = None
             self._fire(operation)
         return versions
 
     def _apply(self, session_id: int, operation: Operation, undo: list[Callable[[], None]]) -> int:
         match operation:
-            case Create(path, value, ephemeral):
-                self._insert(path, value, session_id if ephemeral else 0)
+            case Create(path, value, ephemeral, acl):
+                self._demand_of_parent(session_id, path, CREATE)
+                acl = self._resolved(session_id, acl or self.protection().acl(path))
+                self._insert(path, value, session_id if ephemeral else 0, acl)
                 undo.append(lambda: self._uninsert(path))
                 return 0
             case Set(path, value, version):
-                node = self._node(path, version)
+                node = self._permitted(session_id, path, WRITE, version)
                 before = (node.value, node.version, node.modified_txid, node.modified_ms)
                 undo.append(lambda: self._unset(node, *before))
                 node.value = value
@@ -184,19 +269,30 @@ class Tree:
                 node.modified_txid, node.modified_ms = self._txid, self._clock.now_ms()
                 return node.version
             case Delete(path, version):
-                node = self._node(path, version)
                 if path == "/":
                     raise MetadataError("the root of the metadata store cannot be deleted")
+                self._node(path, ANY)
+                self._demand_of_parent(session_id, path, DELETE)
+                node = self._node(path, version)
                 if node.children:
                     raise NotEmptyError(path)
                 self._remove(path)
                 undo.append(lambda: self._unremove(path, node))
                 return -1
             case Check(path, version):
-                self._node(path, version)
+                self._permitted(session_id, path, READ, version)
                 return -1
             case _:
                 assert_never(operation)
+
+    def _permitted(self, session_id: int, path: str, right: str, version: int) -> _Node:
+        self._demand(session_id, self._node(path, ANY), right, path)
+        return self._node(path, version)
+
+    def _demand_of_parent(self, session_id: int, path: str, right: str) -> None:
+        parent = None if path == "/" else self._nodes.get(parent_of(check_path(path)))
+        if parent is not None:
+            self._demand(session_id, parent, right, path)
 
     def _node(self, path: str, version: int) -> _Node:
         node = self._nodes.get(check_path(path))
@@ -206,7 +302,7 @@ class Tree:
             raise VersionConflictError(f"{path} has version {node.version}, not {version}")
         return node
 
-    def _insert(self, path: str, value: bytes, owner: int) -> None:
+    def _insert(self, path: str, value: bytes, owner: int, acl: Acl) -> None:
         parent = None if path == "/" else self._nodes.get(parent_of(check_path(path)))
         if path in self._nodes:
             raise RecordExistsError(path)
@@ -215,7 +311,7 @@ class Tree:
         if parent.owner:
             raise MetadataError(f"the parent of {path} is ephemeral and cannot have children")
         now = self._clock.now_ms()
-        self._nodes[path] = _Node(value, 0, self._txid, self._txid, now, now, owner)
+        self._nodes[path] = _Node(value, 0, self._txid, self._txid, now, now, owner, acl)
         parent.children[name_of(path)] = None
         parent.children_created += 1
         if owner:
@@ -268,3 +364,10 @@ class Tree:
     def _check_session(self, session_id: int) -> None:
         if session_id not in self._sessions:
             raise SessionExpiredError
+
+
+def _hidden(grant: Grant) -> Grant:
+    scheme, _, rest = grant.identity.partition(":")
+    if scheme != "digest":
+        return grant
+    return Grant(f"digest:{rest.partition(':')[0]}:x", grant.rights)

@@ -17,6 +17,12 @@ results and events of kazoo come back as calls in trio's thread.
   not sent (`StoreUnavailableError`).  Once kazoo has it, a lost connection or a passed deadline is
   an `OutcomeUnknownError` for a write, and the write may still be carried out.  The store does not
   recall a cancelled request, and retries nothing.
+* `access` says with which TLS and as whom.  Each new connection proves the identity before anything
+  else.  Certificates and the password are read again for it, so they may be exchanged.
+* A new record gets the list that the protection of the tree says.  A session reads the protection
+  before its first creation, and follows its changes.
+* With `process`, the store announces the process (`announce`), and demands an identity with rights
+  if the tree is protected.
 * The store puts `root` in front of every path, and creates it.  It does not create a chroot, which
   is a part of the address: a typing error would become an empty cluster.
 
@@ -26,16 +32,25 @@ outcome of such a request would stay unknown forever.
 
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from typing import Generic, TypeVar, TypeVarTuple, Unpack, assert_never
 
 import trio
 
+from daybook.wire.clock import SystemClock
+from daybook.wire.logging import Log, silent_log
+from daybook.wire.metadata import protection
+from daybook.wire.metadata.access import PasswordFileError, ZooKeeperAccess
+from daybook.wire.metadata.acl import OPEN_ACL, Acl, denial
+from daybook.wire.metadata.announce import Announcer, Process, check_rights
 from daybook.wire.metadata.kazoo_client import (
     RETRY_DELAY_S,
     AsyncResult,
+    Entrance,
     Kazoo,
     TransactionResult,
     WatchedEvent,
+    from_kazoo_acl,
     is_connection_loss,
     is_contact_lost,
     is_rolled_back,
@@ -43,12 +58,15 @@ from daybook.wire.metadata.kazoo_client import (
     refusal,
     start_client,
     stop_client,
+    to_kazoo_acl,
     to_stat,
 )
 from daybook.wire.metadata.paths import ancestors_of, check_path
 from daybook.wire.metadata.probe import why_no_session
+from daybook.wire.metadata.protection import Protection, ProtectionError, Step
 from daybook.wire.metadata.session import HostSession, create_with_parents
 from daybook.wire.metadata.store import (
+    AccessDeniedError,
     Check,
     Create,
     Delete,
@@ -63,9 +81,11 @@ from daybook.wire.metadata.store import (
     SessionState,
     Set,
     StoreUnavailableError,
+    UnusableAccessError,
     Watch,
     check_request,
 )
+from daybook.wire.tls_files import ReloadedContext, TlsFilesError, client_context
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -81,9 +101,19 @@ class ZooKeeperStore:
     """A `MetadataStore`; `open_zookeeper` makes it."""
 
     def __init__(
-        self, hosts: str, root: str, session_timeout_s: float, request_timeout_s: float
+        self,
+        hosts: str,
+        root: str,
+        session_timeout_s: float,
+        request_timeout_s: float,
+        access: ZooKeeperAccess,
+        log: Log,
     ) -> None:
+        """Raise UnusableAccessError if the files of `access` cannot be used."""
         self._hosts = hosts
+        self._access = access
+        self._log = log
+        self._tls = _tls(access, log)
         self._root = root
         self._session_timeout_s = session_timeout_s
         self._request_timeout_s = request_timeout_s
@@ -91,6 +121,13 @@ class ZooKeeperStore:
         self._token = trio.lowlevel.current_trio_token()
         self._kazoo: Kazoo | None = None
         self._failure: OSError | None = None  # why no client could be started just now
+        self._refused = ""  # why the last attempt to connect has failed, if that is known
+        self._told: set[str] = set()  # reasons that were logged since the last contact
+        self._protection = Protection()
+        self._protection_session = 0  # the session that has read it, and learns of changes
+        self._protection_watches: list[Watch] = []
+        self._outdated = False  # it has changed since the last read of it began
+        self._reading_protection = trio.Lock()
         self._kazoo_lost = trio.Event()
         self._watches: dict[_OneShot, None] = {}
 
@@ -115,33 +152,34 @@ class ZooKeeperStore:
         with self._armed(watch) as event:
             while True:
                 try:
-                    value, stat = await self._read(lambda kazoo: kazoo.get_async(full, event))
+                    value, stat = await self._read(full, lambda kazoo: kazoo.get_async(full, event))
                     return Record(value, to_stat(stat))
                 except NoRecordError:
                     if event is None:
                         return None
                 # ZooKeeper sets a watch on a missing record only for `exists`.
-                if await self._read(lambda kazoo: kazoo.exists_async(full, event)) is None:
+                if await self._read(full, lambda kazoo: kazoo.exists_async(full, event)) is None:
                     return None
 
     async def get_children(self, path: str, watch: Watch | None = None) -> list[str] | None:
         full = self._full(path)
         try:
             with self._armed(watch) as event:
-                names = await self._read(lambda kazoo: kazoo.get_children_async(full, event))
+                names = await self._read(full, lambda kazoo: kazoo.get_children_async(full, event))
         except NoRecordError:
             return None
         return sorted(names)
 
     async def sync(self, path: str) -> None:
         full = self._full(path)
-        await self._read(lambda kazoo: kazoo.sync_async(full))
+        await self._read(full, lambda kazoo: kazoo.sync_async(full))
 
     async def get_newest(self, path: str) -> Record | None:
         full = self._full(path)
         try:
             value, stat = await self._read(
-                lambda kazoo: _BehindSync(kazoo.sync_async(full), kazoo.get_async(full, None))
+                full,
+                lambda kazoo: _BehindSync(kazoo.sync_async(full), kazoo.get_async(full, None)),
             )
         except NoRecordError:
             return None
@@ -151,13 +189,22 @@ class ZooKeeperStore:
         full = self._full(path)
         try:
             names = await self._read(
+                full,
                 lambda kazoo: _BehindSync(
                     kazoo.sync_async(full), kazoo.get_children_async(full, None)
-                )
+                ),
             )
         except NoRecordError:
             return None
         return sorted(names)
+
+    async def get_acl(self, path: str) -> Acl | None:
+        full = self._full(path)
+        try:
+            acl, _ = await self._read(full, lambda kazoo: kazoo.get_acls_async(full))
+        except NoRecordError:
+            return None
+        return from_kazoo_acl(acl)
 
     # Writing
 
@@ -169,15 +216,25 @@ class ZooKeeperStore:
         ephemeral: bool = False,
         sequential: bool = False,
         make_parents: bool = False,
+        acl: Acl | None = None,
     ) -> str:
         check_request([Create(path, value)])
         full = self._full(f"{path}0")[:-1] if sequential else self._full(path)
 
         async def create_one() -> str:
+            if acl is None:
+                await self.protection()
+            # The protection is taken when the request leaves: whatever this session has announced
+            # to know, it follows.
             created = await self._write(
+                full,
                 lambda kazoo: kazoo.create_async(
-                    full, value, ephemeral=ephemeral, sequence=sequential
-                )
+                    full,
+                    value,
+                    self._acl(path, acl),
+                    ephemeral=ephemeral,
+                    sequence=sequential,
+                ),
             )
             return created[len(self._root) :]
 
@@ -188,22 +245,32 @@ class ZooKeeperStore:
     async def set(self, path: str, value: bytes, version: int) -> int:
         check_request([Set(path, value, version)])
         full = self._full(path)
-        stat = await self._write(lambda kazoo: kazoo.set_async(full, value, version))
+        stat = await self._write(full, lambda kazoo: kazoo.set_async(full, value, version))
         return stat.version
 
     async def delete(self, path: str, version: int) -> None:
         full = self._full(path)
-        await self._write(lambda kazoo: kazoo.delete_async(full, version))
+        await self._write(full, lambda kazoo: kazoo.delete_async(full, version))
+
+    async def set_acl(self, path: str, acl: Acl) -> None:
+        full = self._full(path)
+        await self._write(full, lambda kazoo: kazoo.set_acls_async(full, to_kazoo_acl(acl)))
 
     async def multi(self, operations: Sequence[Operation]) -> list[int]:
         operations = list(operations)
         if not operations:
             return []
         check_request(operations)
-        results = await self._write(lambda kazoo: self._commit(kazoo, operations))
+        if any(isinstance(each, Create) and each.acl is None for each in operations):
+            await self.protection()
+        results = await self._write(
+            self._full(operations[0].path), lambda kazoo: self._commit(kazoo, operations)
+        )
         for operation, result in zip(operations, results, strict=True):
             if isinstance(result, Exception) and not is_rolled_back(result):
-                raise refusal(result) or MetadataError(f"{operation.path}: {result!r}")
+                raise self._refusal(result, operation.path) or MetadataError(
+                    f"{operation.path}: {result!r}"
+                )
         return [_version(*pair) for pair in zip(operations, results, strict=True)]
 
     def _commit(
@@ -213,8 +280,8 @@ class ZooKeeperStore:
         for operation in operations:
             full = self._full(operation.path)
             match operation:
-                case Create(_, value, ephemeral):
-                    transaction.create(full, value, ephemeral=ephemeral)
+                case Create(path, value, ephemeral, acl):
+                    transaction.create(full, value, self._acl(path, acl), ephemeral=ephemeral)
                 case Set(_, value, version):
                     transaction.set_data(full, value, version)
                 case Delete(_, version):
@@ -225,30 +292,98 @@ class ZooKeeperStore:
                     assert_never(operation)
         return transaction.commit_async()
 
+    # The protection of the tree
+
+    async def protection(self, changed: Watch | None = None) -> Protection:
+        if not self._protection_is_new:
+            async with self._reading_protection:
+                await self._renew_protection()
+        if changed is not None:
+            self._protection_watches.append(changed)
+        return self._protection
+
+    @property
+    def _protection_is_new(self) -> bool:
+        return self._protection_session == self._session.session_id != 0
+
+    async def _renew_protection(self) -> None:
+        while not self._protection_is_new:
+            session_id, self._outdated = self._session.session_id, False
+            try:
+                found = await self._read_protection()
+            except NoRecordError:
+                continue  # The generation was replaced while it was read.
+            except ProtectionError as error:
+                raise MetadataError(str(error)) from None
+            if session_id == self._session.session_id and not self._outdated:
+                self._protection, self._protection_session = found, session_id
+
+    async def follow_protection(self) -> None:
+        """Read the protection whenever it has changed, so that creations need not wait for it."""
+        while True:
+            changed = trio.Event()
+            try:
+                await self.protection(changed.set)
+            except MetadataError:
+                await trio.sleep(_START_RETRY_S)
+                continue
+            await changed.wait()
+
+    async def _read_protection(self) -> Protection:
+        """Read the newest protection, with a watch for its changes."""
+        full = self._full(protection.PATH)
+        with self._armed(self._protection_changed) as event:
+            stat = await self._read(
+                full,
+                lambda kazoo: _BehindSync(kazoo.sync_async(full), kazoo.exists_async(full, event)),
+            )
+        if stat is None:
+            return Protection()
+        value, _ = await self._read(full, lambda kazoo: kazoo.get_async(full, None))
+        found = protection.decode(value)
+        if not found.closed:
+            return found
+        full = self._full(found.identities_path)
+        try:
+            identities, _ = await self._read(full, lambda kazoo: kazoo.get_async(full, None))
+        except AccessDeniedError:
+            return found
+        return protection.decode(value, identities)
+
+    def _protection_changed(self) -> None:
+        self._outdated = True
+        self._protection_session = 0
+        watches, self._protection_watches = self._protection_watches, []
+        for watch in watches:
+            watch()
+
+    def _acl(self, path: str, acl: Acl | None) -> list[object]:
+        return to_kazoo_acl(self._protection.acl(path) if acl is None else acl)
+
     # Requests
 
     def _full(self, path: str) -> str:
         check_path(path)
         return (self._root + path if path != "/" else self._root) or "/"
 
-    async def _read(self, submit: Callable[[Kazoo], AsyncResult[T]]) -> T:
+    async def _read(self, full: str, submit: Callable[[Kazoo], AsyncResult[T]]) -> T:
         try:
-            return await self._request(submit)
+            return await self._request(full, submit)
         except _NoAnswerError as error:
             raise StoreUnavailableError(
                 f"ZooKeeper did not answer to a read: {error}"
             ) from error.__cause__
 
-    async def _write(self, submit: Callable[[Kazoo], AsyncResult[T]]) -> T:
+    async def _write(self, full: str, submit: Callable[[Kazoo], AsyncResult[T]]) -> T:
         try:
-            return await self._request(submit)
+            return await self._request(full, submit)
         except _NoAnswerError as error:
             raise OutcomeUnknownError(
                 "ZooKeeper did not answer to a write, so it is unknown whether it was carried"
                 f" out: {error}"
             ) from error.__cause__
 
-    async def _request(self, submit: Callable[[Kazoo], AsyncResult[T]]) -> T:
+    async def _request(self, full: str, submit: Callable[[Kazoo], AsyncResult[T]]) -> T:
         deadline = trio.current_time() + self._request_timeout_s
         await self._session.wait_connected(self._request_timeout_s)
         kazoo = self._kazoo
@@ -271,9 +406,15 @@ class ZooKeeperStore:
         error = answers[0].exception
         if error is None:
             return answers[0].value
-        if refused := refusal(error):
+        if refused := self._refusal(error, full):
             raise refused from error
         raise _NoAnswerError(repr(error)) from error
+
+    def _refusal(self, error: Exception, path: str) -> MetadataError | None:
+        refused = refusal(error)
+        if isinstance(refused, AccessDeniedError):
+            return AccessDeniedError(denial(path, self._access.has_identity))
+        return refused
 
     # Watches
 
@@ -309,7 +450,9 @@ class ZooKeeperStore:
     async def run(self, nursery: trio.Nursery) -> None:
         """Run one client after the other, each when the session of the last one has ended."""
         while True:
-            kazoo = new_client(self._hosts, self._session_timeout_s, self._handle_state)
+            kazoo = new_client(
+                self._hosts, self._session_timeout_s, self._handle_state, self._entrance()
+            )
             self._kazoo, self._kazoo_lost = kazoo, trio.Event()
             self._failure = start_client(kazoo)
             if self._failure is not None:
@@ -322,6 +465,22 @@ class ZooKeeperStore:
             nursery.start_soon(_stop, kazoo)
             await trio.sleep(RETRY_DELAY_S)
 
+    def _entrance(self) -> Entrance:
+        tls = self._tls
+        return Entrance(
+            tls=None if tls is None else lambda: tls.latest,
+            credentials=self._access.credentials,
+            failed=lambda why: self._soon(self._attempt_failed, why),
+        )
+
+    def _attempt_failed(self, why: str) -> None:
+        if self._tls is not None:
+            self._tls.get()  # Certificates that were exchanged meanwhile count at the next attempt.
+        if why and why not in self._told:
+            self._told.add(why)
+            self._log.warning("ZooKeeper cannot be reached", why=why)
+        self._refused = why
+
     def _handle_state(self, kazoo: Kazoo, state: SessionState, session_id: int) -> None:
         """Handle a change of the state; kazoo calls this in its own thread."""
         self._soon(self._state_changed, kazoo, state, session_id)
@@ -332,6 +491,11 @@ class ZooKeeperStore:
         watches = list(self._watches) if state is not SessionState.CONNECTED else []
         if state is SessionState.LOST:
             self._kazoo_lost.set()
+        if state is SessionState.CONNECTED:
+            self._refused = ""
+            self._told.clear()
+        elif self._tls is not None:
+            self._tls.get()
         self._session.move(state, session_id if state is SessionState.CONNECTED else None)
         for watch in watches:
             self._fire(watch, contact_lost=True)
@@ -340,7 +504,7 @@ class ZooKeeperStore:
         try:
             await self._session.wait_connected(timeout_s)
         except StoreUnavailableError as error:
-            why = str(self._failure or await why_no_session(self._hosts))
+            why = str(self._failure or self._refused or await why_no_session(self._hosts))
             raise NoContactError(
                 f"there is no session with ZooKeeper at {self._hosts}: {error}", why
             ) from None
@@ -351,7 +515,7 @@ class ZooKeeperStore:
 
     async def _check_chroot(self) -> None:
         servers, slash, chroot = self._hosts.rstrip("/").partition("/")
-        if not slash or await self._read(lambda kazoo: kazoo.exists_async("/", None)) is not None:
+        if not slash or await self._exists("/"):
             return
         chroot = f"/{chroot}"
         command = f"zkCli.sh -server {servers.partition(',')[0]} create"
@@ -361,9 +525,27 @@ class ZooKeeperStore:
             f" is meant, create it first ({commands}); else correct the address"
         )
 
-    async def _ensure(self, path: str) -> None:
-        with suppress(RecordExistsError):
-            await self._write(lambda kazoo: kazoo.create_async(path, b""))
+    async def _exists(self, full: str) -> bool:
+        return await self._read(full, lambda kazoo: kazoo.exists_async(full, None)) is not None
+
+    async def _ensure(self, full: str) -> None:
+        if not await self._exists(full):
+            with suppress(RecordExistsError):
+                await self._write(
+                    full, lambda kazoo: kazoo.create_async(full, b"", to_kazoo_acl(OPEN_ACL))
+                )
+
+    async def enter(self, process: Process | None) -> Announcer | None:
+        """Announce the process.  Raise AccessDeniedError if it lacks what the tree demands."""
+        found = await self.protection()
+        if found.step is Step.REQUIRED and not self._access.has_identity:
+            raise AccessDeniedError(denial(protection.PATH, False))
+        if process is None:
+            return None
+        announcer = Announcer(self, process, self._access.has_identity)
+        await announcer.announce()
+        await check_rights(self, announcer)
+        return announcer
 
     async def close(self) -> None:
         """End the session; after a while, stop waiting for ZooKeeper."""
@@ -426,6 +608,18 @@ def _version(operation: Operation, result: TransactionResult) -> int:
     return -1
 
 
+def _tls(access: ZooKeeperAccess, log: Log) -> ReloadedContext | None:
+    """Return the TLS of connections.  Raise UnusableAccessError, also for the password file."""
+    try:
+        access.credentials()
+        if access.tls is None:
+            return None
+        build = partial(client_context, verify_host=access.verify_host)
+        return ReloadedContext(access.tls, build, clock=SystemClock(), log=log)
+    except (TlsFilesError, PasswordFileError) as error:
+        raise UnusableAccessError(str(error)) from None
+
+
 @asynccontextmanager
 async def open_zookeeper(
     hosts: str,
@@ -434,18 +628,34 @@ async def open_zookeeper(
     root: str = "",
     request_timeout_s: float = 10.0,
     connect_timeout_s: float = 10.0,
+    access: ZooKeeperAccess | None = None,
+    process: Process | None = None,
+    log: Log | None = None,
 ) -> AsyncGenerator[ZooKeeperStore]:
     """Open a session; raise StoreUnavailableError if there is none in `connect_timeout_s`.
 
-    The end of the block ends the session, and with it our ephemeral records.
+    With `process`, announce it; raise AccessDeniedError if the tree is protected, and the process
+    has no identity with rights.  The end of the block ends the session, and with it our ephemeral
+    records.
     """
     assert root == "" or check_path(root) != "/", "the root of everything is the empty string"
-    store = ZooKeeperStore(hosts, root, session_timeout_s, request_timeout_s)
+    store = ZooKeeperStore(
+        hosts,
+        root,
+        session_timeout_s,
+        request_timeout_s,
+        access or ZooKeeperAccess(),
+        log or silent_log(),
+    )
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(store.run, nursery)
             try:
                 await store.connect(connect_timeout_s)
+                announcer = await store.enter(process)
+                nursery.start_soon(store.follow_protection)
+                if announcer is not None:
+                    nursery.start_soon(announcer.run)
                 yield store
             finally:
                 await store.close()

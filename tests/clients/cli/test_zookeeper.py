@@ -9,8 +9,10 @@ import pytest
 
 from daybook.clients.cli import zookeeper_jars
 from daybook.clients.cli.errors import UserError
-from daybook.clients.cli.zookeeper import Java, Server, find_java
+from daybook.clients.cli.zookeeper import Java, Server, ServerTls, find_java
 from daybook.clients.cli.zookeeper_jars import find_jars
+from daybook.wire.tls_files import TlsFiles
+from tests.harness.certificates import Authority
 
 
 def install(place: Path, *, release: str | None = None, says: str = "", code: int = 0) -> Path:
@@ -134,3 +136,25 @@ def test_the_server_listens_on_this_machine_only(tmp_path: Path) -> None:
     lines = (tmp_path / "zk" / "zoo.cfg").read_text().splitlines()
     assert {"clientPort=2182", "clientPortAddress=127.0.0.1", "tickTime=500"} < set(lines)
     assert not any("forceSync" in line for line in lines)
+
+
+def test_a_server_with_tls_has_no_port_without_it(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    issued = authority.issue("server")
+    files = TlsFiles(issued.certificate, issued.key, authority.trusted)
+    tls = ServerTls(files, "required")
+    Server(Java("java", "17"), ("a.jar",), tmp_path / "zk", 2182, tls).prepare()
+    lines = (tmp_path / "zk" / "zoo.cfg").read_text().splitlines()
+    assert {"secureClientPort=2182", "ssl.clientAuth=need"} < set(lines)
+    assert not any(line.startswith("clientPort") for line in lines)
+    store = tmp_path / "zk" / "server.pem"
+    assert store.stat().st_mode & 0o777 == 0o600
+    assert b"BEGIN PRIVATE KEY" in store.read_bytes()
+
+
+def test_tls_needs_more_jars(tmp_path: Path) -> None:
+    environ = {"XDG_CACHE_HOME": str(tmp_path)}
+    plain, tls = find_jars(None, environ), find_jars(None, environ, tls=True)
+    assert {Path(jar).name.partition("-4")[0] for jar in set(tls) - set(plain)} == {
+        jar.name for jar in zookeeper_jars._TLS_JARS
+    }

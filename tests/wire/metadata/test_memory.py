@@ -22,14 +22,17 @@ from daybook.wire.metadata.store import (
     StoreUnavailableError,
 )
 from tests.conformance.metadata import REQUEST_TIMEOUT_S, Calls, MetadataSuite
+from tests.conformance.rights import RightsSuite, identity
 
 
 class MemoryWorld:
     def __init__(self) -> None:
         self.store = MemoryStore(SystemClock())
 
-    async def open(self) -> MetadataStore:
-        return self.store.session(request_timeout_s=REQUEST_TIMEOUT_S)
+    async def open(self, *, user: str = "") -> MetadataStore:
+        return self.store.session(
+            request_timeout_s=REQUEST_TIMEOUT_S, identity=identity(user) if user else ""
+        )
 
     async def close(self, store: MetadataStore) -> None:
         cast("MemorySession", store).close()
@@ -50,6 +53,12 @@ class MemoryWorld:
 
 
 class TestMemory(MetadataSuite):
+    @pytest.fixture
+    def world(self) -> MemoryWorld:
+        return MemoryWorld()
+
+
+class TestRightsInMemory(RightsSuite):
     @pytest.fixture
     def world(self) -> MemoryWorld:
         return MemoryWorld()

@@ -3,7 +3,9 @@
 import random
 import signal
 from collections.abc import AsyncGenerator, Iterator
+from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import trio
 from kazoo.client import KazooClient
 
 from daybook.wire.clock import SystemClock
+from daybook.wire.metadata.access import ZooKeeperAccess
 from daybook.wire.metadata.memory import MemoryStore
 from daybook.wire.metadata.store import (
     ANY,
@@ -25,7 +28,9 @@ from daybook.wire.metadata.store import (
     StoreUnavailableError,
 )
 from daybook.wire.metadata.zookeeper import ZooKeeperStore, open_zookeeper
+from daybook.wire.tls_files import TlsFiles
 from tests.conformance.metadata import PATIENCE_S, REQUEST_TIMEOUT_S, Calls, MetadataSuite
+from tests.conformance.rights import PASSWORD, RightsSuite
 from tests.harness.links import FINE, Link, open_link_to
 from tests.harness.zookeeper import ZooKeeperProcess, run_zookeeper
 
@@ -42,8 +47,18 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperPro
 
 
 class ZooKeeperWorld:
-    def __init__(self, port: int, nursery: trio.Nursery) -> None:
+    def __init__(
+        self,
+        port: int,
+        nursery: trio.Nursery,
+        *,
+        passwords: Path | None = None,
+        access: ZooKeeperAccess | None = None,
+    ) -> None:
+        """`passwords` is the file with the password of all users."""
+        self._passwords = passwords
         self._port = port
+        self._access = access or ZooKeeperAccess()
         self._nursery = nursery
         self._root = f"/test/{next(_serial)}"
         self._proxies: dict[MetadataStore, Link] = {}
@@ -54,9 +69,12 @@ class ZooKeeperWorld:
         self,
         session_timeout_s: float = SESSION_TIMEOUT_S,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
+        *,
+        user: str = "",
     ) -> MetadataStore:
+        access = replace(self._access, user=user, password_file=self._passwords)
         store: ZooKeeperStore = await self._nursery.start(
-            self._hold_open, session_timeout_s, request_timeout_s
+            self._hold_open, session_timeout_s, request_timeout_s, access
         )
         return store
 
@@ -64,6 +82,7 @@ class ZooKeeperWorld:
         self,
         session_timeout_s: float,
         request_timeout_s: float,
+        access: ZooKeeperAccess,
         task_status: trio.TaskStatus[ZooKeeperStore],
     ) -> None:
         closer, closed = trio.Event(), trio.Event()
@@ -75,6 +94,7 @@ class ZooKeeperWorld:
                 root=self._root,
                 request_timeout_s=request_timeout_s,
                 connect_timeout_s=PATIENCE_S,
+                access=access,
             ) as store,
         ):
             self._proxies[store], self._closers[store], self._closed[store] = proxy, closer, closed
@@ -102,7 +122,16 @@ class ZooKeeperWorld:
         client_id = (internals._session_id, internals._session_passwd)
 
         def end() -> None:
-            thief = KazooClient(f"127.0.0.1:{self._port}", client_id=client_id, timeout=60)
+            tls = self._access.tls or TlsFiles()
+            thief = KazooClient(
+                f"127.0.0.1:{self._port}",
+                client_id=client_id,
+                timeout=60,
+                use_ssl=self._access.tls is not None,
+                ca=tls.trusted,
+                certfile=tls.certificate,
+                keyfile=tls.key,
+            )
             thief.start(PATIENCE_S)
             thief.stop()
             thief.close()
@@ -114,13 +143,18 @@ class ZooKeeperWorld:
 
 
 @pytest.fixture
-async def world(zookeeper: ZooKeeperProcess) -> AsyncGenerator[ZooKeeperWorld]:
+async def world(zookeeper: ZooKeeperProcess, tmp_path: Path) -> AsyncGenerator[ZooKeeperWorld]:
+    (tmp_path / "password").write_text(f"{PASSWORD}\n")
     async with trio.open_nursery() as nursery:
-        yield ZooKeeperWorld(zookeeper.port, nursery)
+        yield ZooKeeperWorld(zookeeper.port, nursery, passwords=tmp_path / "password")
         nursery.cancel_scope.cancel()
 
 
 class TestZooKeeper(MetadataSuite):
+    pass
+
+
+class TestRightsInZooKeeper(RightsSuite):
     pass
 
 
