@@ -1,7 +1,8 @@
 """The token that a command shows to brokers: `--token`, `--token-file`, or their variables.
 
 A token on the command line can be seen by other users of the machine, so files and variables are
-better.  No command prints a token that it was given.
+better.  Without any, a command that finds a secure cluster by its directory shows the token of its
+admin.  No command prints a token that it was given.
 """
 
 from collections.abc import Callable
@@ -56,4 +57,9 @@ def given_token() -> str | None:
     file: Path | None = context.meta.get(_FILE)
     if token is not None and file is not None:
         raise UserError("There are a token and a file with a token: give one of them.")
+    if token is None and file is None:
+        from daybook.clients.cli.directory_keys import directory_keys
+
+        keys = directory_keys()
+        file = None if keys is None else keys.admin_token
     return token if file is None else file.absolute().as_uri()

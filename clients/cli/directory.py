@@ -1,10 +1,12 @@
 """The data directory of a standalone cluster, and the lock that keeps it to one process.
 
 DIR/lock               locked by the process that runs the cluster; contains its pid
-DIR/standalone.json    the ports and the ZooKeeper of the cluster; ports identify the bookies
+DIR/standalone.json    the ports and the ZooKeeper of the cluster; ports identify the bookies; also
+                       whether the cluster is secure, and where its brokers were reached last
 DIR/control.path       the path of the Unix socket for `daybook local`
 DIR/conf/NAME.toml     the settings of the parts, written at every start
 DIR/logs/NAME.log
+DIR/security           the keys, certificates and tokens of a secure cluster (`secure`)
 DIR/zookeeper, DIR/bookie-N    their data
 """
 
@@ -16,11 +18,20 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 from daybook.clients.cli.errors import UserError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_FIRST_VERSION = 1  # without `security`, `host` and `names`
+LOOPBACK = "127.0.0.1"
+_SCHEMES = {False: ("pulsar", "http"), True: ("pulsar+ssl", "https")}
+Choice: TypeAlias = Literal["older", "none", "insecure", "secure"]
+"""The decision about the security of a cluster.
+
+older: it was made before there was a choice; none: it needs none, since only this machine reaches
+it; insecure: it is open to everybody who reaches it; secure: it asks who its clients are.
+"""
 # A Unix socket's path may have 107 bytes on Linux, 103 on others.
 _SOCKET_PATH_BYTES_MAX = 100
 
@@ -41,6 +52,24 @@ class Saved:
     zookeeper_port: int
     bookies: tuple[Ports, ...]
     brokers: tuple[Ports, ...]
+    security: Choice = "older"
+    host: str = LOOPBACK  # by which the brokers are reached
+    names: tuple[str, ...] = ()  # further names in the certificate of the brokers
+
+    @property
+    def service_url(self) -> str:
+        scheme, _ = _SCHEMES[self.security == "secure"]
+        return f"{scheme}://" + ",".join(f"{in_url(self.host)}:{b.port}" for b in self.brokers)
+
+    @property
+    def admin_url(self) -> str:
+        _, scheme = _SCHEMES[self.security == "secure"]
+        return f"{scheme}://" + ",".join(f"{in_url(self.host)}:{b.http_port}" for b in self.brokers)
+
+
+def in_url(host: str) -> str:
+    """Return a host as it is written in a URL: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host else host
 
 
 class Directory:
@@ -68,16 +97,11 @@ class Directory:
             return None
         try:
             found = json.loads(file.read_text())
-            if found["version"] != FORMAT_VERSION:
+            if found["version"] not in (_FIRST_VERSION, FORMAT_VERSION):
                 raise UserError(
                     f"{file} was written by another version of Daybook: use that version."
                 )
-            return Saved(
-                zookeeper=found["zookeeper"],
-                zookeeper_port=found["zookeeper_port"],
-                bookies=tuple(Ports(**ports) for ports in found["bookies"]),
-                brokers=tuple(Ports(**ports) for ports in found["brokers"]),
-            )
+            return _saved(found)
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise UserError(
                 f"The state of the cluster in {file} cannot be read: {error!r}."
@@ -107,6 +131,23 @@ class Directory:
         return self.path / "control.path"
 
 
+def _saved(found: Mapping[str, Any]) -> Saved:
+    """Return what `standalone.json` says.  Raise KeyError, TypeError or ValueError."""
+    later: dict[str, Any] = {}
+    if found["version"] != _FIRST_VERSION:
+        if found["security"] not in get_args(Choice):
+            raise ValueError(found["security"])
+        later = {"security": found["security"], "host": str(found["host"])}
+        later["names"] = tuple(str(name) for name in found["names"])
+    return Saved(
+        zookeeper=found["zookeeper"],
+        zookeeper_port=found["zookeeper_port"],
+        bookies=tuple(Ports(**ports) for ports in found["bookies"]),
+        brokers=tuple(Ports(**ports) for ports in found["brokers"]),
+        **later,
+    )
+
+
 def find_control_socket(directory: Path) -> Path:
     try:
         return Path((directory / "control.path").read_text())
@@ -122,8 +163,10 @@ def open_directory(path: Path) -> Generator[Directory]:
     """Create and lock the directory.  Raise `UserError` if another process has locked it."""
     path = path.absolute()
     try:
-        for place in (path, path / "conf", path / "logs"):
-            place.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            path.mkdir(mode=0o700, parents=True)
+        for place in (path / "conf", path / "logs"):
+            place.mkdir(exist_ok=True)
         lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise UserError(

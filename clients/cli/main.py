@@ -38,6 +38,7 @@ _COMMANDS = {
     "bookie": LazyCommand("bookie", "Run a bookie, or check the directory of a stopped one."),
     "broker": LazyCommand("broker", "Run one broker."),
     "tokens": LazyCommand("tokens", "Make keys and tokens; show and check tokens."),
+    "certificates": LazyCommand("certificates", "Make an authority and certificates; show them."),
     "completion": LazyCommand("completion", "Write a script for completion in a shell."),
     "version": LazyCommand("version", "Show the version."),
 }
@@ -49,6 +50,8 @@ _VARIABLES = frozenset(
         *("DAYBOOK_DIR", "DAYBOOK_SERVICE_URL", "DAYBOOK_ADMIN_URL", "DAYBOOK_ZOOKEEPER"),
         *("DAYBOOK_ZOOKEEPER_TLS", "DAYBOOK_ZOOKEEPER_USER", "DAYBOOK_ZOOKEEPER_PASSWORD_FILE"),
         *("DAYBOOK_TOKEN", "DAYBOOK_TOKEN_FILE"),
+        *("DAYBOOK_TLS_TRUSTED", "DAYBOOK_TLS_CERTIFICATE", "DAYBOOK_TLS_KEY"),
+        "DAYBOOK_TLS_VERIFY_HOST",
         *("DAYBOOK_MAVEN_URL", "DAYBOOK_BENCH_DIR"),
     )
 )

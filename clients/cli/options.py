@@ -4,12 +4,14 @@ A command takes an address from the first of these: the option, its environment 
 cluster in the directory that DAYBOOK_DIR names, the cluster in ./daybook-data.  If none of them is
 set, it tries the usual ports of this machine.  It never tries them if the user named a cluster in
 some way: an empty or wrong DAYBOOK_DIR is an error, and so is DAYBOOK_SERVICE_URL without the
-address that the command needs.
+address that the command needs.  With the address of a secure cluster's directory come its
+credentials (`directory_keys`).
 """
 
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
@@ -53,6 +55,7 @@ def intended_cluster(variable: str, option: str) -> "Saved | None":
     must never reach another one.
     """
     from daybook.clients.cli.directory import Directory
+    from daybook.clients.cli.directory_keys import note_keys
 
     _check_not_empty(variable)
     _check_not_empty(_DIR)
@@ -64,6 +67,7 @@ def intended_cluster(variable: str, option: str) -> "Saved | None":
                 f"{_DIR} is {named}, and no standalone cluster was ever started there: start one"
                 f" with `daybook standalone --dir {named}`, correct {_DIR}, or unset it."
             )
+        note_keys(Path(named), saved)
         return saved
     for other in _PLACES:
         if other != variable and os.environ.get(other):
@@ -71,7 +75,9 @@ def intended_cluster(variable: str, option: str) -> "Saved | None":
                 f"{other} says which cluster is meant, but not where {_PLACES[variable]} is: say"
                 f" so with {option} or {variable}."
             )
-    return Directory(Path(DEFAULT_DIRECTORY)).load()
+    saved = Directory(Path(DEFAULT_DIRECTORY)).load()
+    note_keys(Path(DEFAULT_DIRECTORY), saved)
+    return saved
 
 
 def _check_not_empty(variable: str) -> None:
@@ -83,7 +89,7 @@ def _service_url() -> str:
     saved = intended_cluster("DAYBOOK_SERVICE_URL", "--service-url")
     if saved is None:
         return SERVICE_URL
-    return "pulsar://" + ",".join(f"{_HOST}:{broker.port}" for broker in saved.brokers)
+    return saved.service_url
 
 
 def intended_admin_url() -> str:
@@ -91,7 +97,7 @@ def intended_admin_url() -> str:
     saved = intended_cluster("DAYBOOK_ADMIN_URL", "--admin-url")
     if saved is None:
         return ADMIN_URL
-    return "http://" + ",".join(f"{_HOST}:{broker.http_port}" for broker in saved.brokers)
+    return saved.admin_url
 
 
 def intended_zookeeper() -> str:
@@ -186,12 +192,15 @@ def tls_options(url: str) -> "TlsOptions | None":
 
     Raise `UserError` if the user gave an option of TLS for a URL without it.
     """
+    from daybook.clients.cli.directory_keys import directory_keys
     from daybook.clients.python.tls import TlsOptions, is_encrypted
 
     context = click.get_current_context(silent=True)
     meta = {} if context is None else context.meta
     if is_encrypted(url):
-        return TlsOptions(**meta.get(_TLS, {}))
+        options = TlsOptions(**meta.get(_TLS, {}))
+        keys = directory_keys() if options.trusted is None else None
+        return options if keys is None else replace(options, trusted=keys.trusted)
     if _TLS_GIVEN in meta:
         raise UserError(
             f"{meta[_TLS_GIVEN]} is for brokers with TLS, and {url} is without: begin the URL with"

@@ -1,16 +1,19 @@
 """Plan a standalone cluster: its parts, ports and settings.  Nothing is started here."""
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from daybook.clients.cli.directory import Directory, Ports, Saved
+from daybook.clients.cli.directory import Directory, Ports, Saved, in_url
 from daybook.clients.cli.errors import UserError
+from daybook.clients.cli.exposure import Exposure
 from daybook.clients.cli.ports import HOST, PortChooser
+from daybook.clients.cli.secure import FOLDER, OWN_SETTINGS, Security, names_for
 from daybook.clients.cli.supervisor import Part
 from daybook.clients.cli.zookeeper import Server, find_server
+from daybook.wire.settings import ANY_ADDRESS
 
 SERVICE_PORT = 6650
 ADMIN_PORT = 8080
@@ -42,6 +45,7 @@ class ClusterOptions:
     zookeeper_home: Path | None
     ephemeral: bool
     settings: tuple[str, ...] = ()  # bookie.NAME=VALUE or broker.NAME=VALUE
+    exposure: Exposure = field(default_factory=Exposure)
 
     @property
     def any_ports(self) -> bool:
@@ -60,6 +64,7 @@ class Plan:
     saved: Saved
     ack_quorum: int  # the number of bookies that store an entry before it is acknowledged
     ignored: tuple[str, ...]  # environment variables that have no effect here
+    security: Security | None  # None: not a secure cluster.  Its files are not made yet.
 
 
 def make_plan(
@@ -69,7 +74,9 @@ def make_plan(
 
     Raise `UserError` if the options cannot be satisfied.
     """
-    extra = _parse_settings(options.settings)
+    exposure = options.exposure
+    own = _OWN_SETTINGS | OWN_SETTINGS if exposure.is_secure else _OWN_SETTINGS
+    extra = _parse_settings(options.settings, own)
     before = directory.load()
     external = _external_zookeeper(options, before, directory)
     count = _count_bookies(options, before, directory)
@@ -78,7 +85,13 @@ def make_plan(
         zookeeper_port=0 if external else _zookeeper_port(options, before, ports),
         brokers=tuple(_broker_ports(i, options, before, ports) for i in range(options.brokers)),
         bookies=tuple(_bookie_ports(i, options, before, ports) for i in range(count)),
+        security=exposure.security,
+        host=exposure.advertised_host,
+        names=exposure.names,
     )
+    security = _security(exposure, directory)
+    ignored = tuple(sorted(name for name in environ if is_for_one_part(name, own)))
+    told = {name: value for name, value in environ.items() if name not in ignored}
     zookeeper = external or f"{HOST}:{saved.zookeeper_port}"
     parts: list[Part] = []
     if not external:
@@ -90,24 +103,41 @@ def make_plan(
         )
         server.prepare()
         parts.append(_zookeeper_part(server, directory, environ))
+    common = _Common(zookeeper, directory, security)
     for index, its_ports in enumerate(saved.bookies):
-        parts.append(_bookie_part(index, its_ports, zookeeper, directory, environ, extra["bookie"]))
+        parts.append(_bookie_part(index, its_ports, common, {**told, **extra["bookie"]}))
     for index, its_ports in enumerate(saved.brokers):
-        parts.append(_broker_part(index, its_ports, zookeeper, directory, environ, extra["broker"]))
-    addresses = ",".join(f"{HOST}:{broker.port}" for broker in saved.brokers)
-    http_addresses = ",".join(f"{HOST}:{broker.http_port}" for broker in saved.brokers)
+        variables = {**told, **extra["broker"]}
+        parts.append(_broker_part(index, its_ports, common, exposure, variables))
     return Plan(
         parts=tuple(parts),
         zookeeper=zookeeper,
-        service_url=f"pulsar://{addresses}",
-        admin_url=f"http://{http_addresses}",
+        service_url=saved.service_url,
+        admin_url=saved.admin_url,
         saved=saved,
         ack_quorum=_ack_quorum(count, {**environ, **extra["broker"]}),
-        ignored=tuple(sorted(name for name in environ if is_for_one_part(name))),
+        ignored=ignored,
+        security=security,
     )
 
 
-def _parse_settings(settings: Sequence[str]) -> dict[str, dict[str, str]]:
+@dataclass(frozen=True, slots=True)
+class _Common:
+    """The facts that all bookies and brokers are told."""
+
+    zookeeper: str
+    directory: Directory
+    security: Security | None
+
+
+def _security(exposure: Exposure, directory: Directory) -> Security | None:
+    if not exposure.is_secure:
+        return None
+    hosts = [host for host in (exposure.host, exposure.advertised_host) if host not in ANY_ADDRESS]
+    return Security(directory.part(FOLDER), names_for(hosts, exposure.names))
+
+
+def _parse_settings(settings: Sequence[str], own: Set[str]) -> dict[str, dict[str, str]]:
     """Return the environment variables that pass these settings to bookies and to brokers.
 
     Raise `UserError` for a malformed setting, and for one whose value differs between parts.
@@ -124,8 +154,10 @@ def _parse_settings(settings: Sequence[str]) -> dict[str, dict[str, str]]:
         if name in _OWN_SETTINGS:
             raise UserError(
                 f"--set {setting}: {name} cannot be set, because each part of a cluster has its"
-                " own."
+                " own." + (" Say with --host where brokers listen." if "host" in name else "")
             )
+        if name in own:
+            raise UserError(f"--set {setting}: a secure cluster decides about {name} itself.")
         extra[kind][f"DAYBOOK_{kind.upper()}_{name.upper().replace('.', '__')}"] = value
     return extra
 
@@ -136,11 +168,14 @@ def _ack_quorum(bookies: int, environ: Mapping[str, str]) -> int:
     return int(told) if told.isdecimal() else min(bookies, _ACK_QUORUM)
 
 
-def is_for_one_part(name: str) -> bool:
-    """Return True for the variable of a setting that differs between parts of one kind."""
+def is_for_one_part(name: str, own: Set[str] = _OWN_SETTINGS) -> bool:
+    """Return True for the variable of a setting that the cluster decides about itself.
+
+    It differs between parts of one kind, or belongs to a secure cluster.
+    """
     for prefix in _PREFIXES:
         if name.startswith(prefix):
-            return name.removeprefix(prefix).lower() in _OWN_SETTINGS
+            return name.removeprefix(prefix).lower().partition("__")[0] in own
     return False
 
 
@@ -187,17 +222,18 @@ def _broker_ports(
         usual = Ports(0, 0)
     else:
         usual = Ports(SERVICE_PORT + index, ADMIN_PORT + index)
+    host = options.exposure.host
     if index == 0:
         port = usual.port if options.port is None else options.port
         http_port = usual.http_port if options.admin_port is None else options.admin_port
         remedy = "choose another with {} (0: any)"
         return Ports(
-            ports.exactly(port, "the service", remedy.format("--port")),
-            ports.exactly(http_port, "the admin interface", remedy.format("--admin-port")),
+            ports.exactly(port, "the service", remedy.format("--port"), host),
+            ports.exactly(http_port, "the admin interface", remedy.format("--admin-port"), host),
         )
     return Ports(
-        ports.preferably(_next_port(options.port, usual.port, index)),
-        ports.preferably(_next_port(options.admin_port, usual.http_port, index)),
+        ports.preferably(_next_port(options.port, usual.port, index), host),
+        ports.preferably(_next_port(options.admin_port, usual.http_port, index), host),
     )
 
 
@@ -234,56 +270,51 @@ def _zookeeper_part(server: Server, directory: Directory, environ: Mapping[str, 
     )
 
 
-def _bookie_part(
-    index: int,
-    ports: Ports,
-    zookeeper: str,
-    directory: Directory,
-    environ: Mapping[str, str],
-    extra: Mapping[str, str],
-) -> Part:
+def _bookie_part(index: int, ports: Ports, common: _Common, environ: Mapping[str, str]) -> Part:
     name = f"bookie-{index + 1}"
     settings = {
-        "directories": [str(directory.part(name))],
+        "directories": [str(common.directory.part(name))],
         "host": HOST,
         "port": ports.port,
         "http_port": ports.http_port,
-        "zookeeper": zookeeper,
+        "zookeeper": common.zookeeper,
         "exit_with_parent": True,
     }
+    if common.security is not None:
+        settings |= common.security.bookie_settings()
     facts = {
         "address": f"{HOST}:{ports.port}",
         "http_url": f"http://{HOST}:{ports.http_port}",
     }
     return _python_part(
-        name, "bookie", "daybook.bookie.server", settings, facts, directory, {**environ, **extra}
+        name, "bookie", "daybook.bookie.server", settings, facts, common.directory, environ
     )
 
 
 def _broker_part(
-    index: int,
-    ports: Ports,
-    zookeeper: str,
-    directory: Directory,
-    environ: Mapping[str, str],
-    extra: Mapping[str, str],
+    index: int, ports: Ports, common: _Common, exposure: Exposure, environ: Mapping[str, str]
 ) -> Part:
     name = f"broker-{index + 1}"
     settings = {
         "name": name,
-        "host": HOST,
+        "host": exposure.host,
+        "advertised_host": exposure.advertised_host,
         "port": ports.port,
         "http_port": ports.http_port,
-        "zookeeper": zookeeper,
+        "zookeeper": common.zookeeper,
         "exit_with_parent": True,
     }
+    if common.security is not None:
+        settings |= common.security.broker_settings(ports.port, ports.http_port)
+    host = in_url(exposure.advertised_host)
+    secure = common.security is not None
     facts = {
-        "address": f"{HOST}:{ports.port}",
-        "service_url": f"pulsar://{HOST}:{ports.port}",
-        "admin_url": f"http://{HOST}:{ports.http_port}",
+        "address": f"{host}:{ports.port}",
+        "service_url": f"{'pulsar+ssl' if secure else 'pulsar'}://{host}:{ports.port}",
+        "admin_url": f"{'https' if secure else 'http'}://{host}:{ports.http_port}",
     }
     return _python_part(
-        name, "broker", "daybook.broker", settings, facts, directory, {**environ, **extra}
+        name, "broker", "daybook.broker", settings, facts, common.directory, environ
     )
 
 
@@ -299,12 +330,12 @@ def _python_part(
     config = directory.write_config(name, settings)
     # -P keeps the current directory out of the path: a folder `broker` there is another one.
     command: Sequence[str] = [sys.executable, "-P", "-m", module, "--config", str(config)]
-    # Each child applies the remaining variables over its settings file, and refuses unknown names.
+    # Each child applies its variables over its settings file, and refuses unknown names.
     return Part(
         name=name,
         kind=kind,
         command=lambda: command,
         log=directory.log(name),
-        environ={k: v for k, v in environ.items() if not is_for_one_part(k)},
+        environ=environ,
         facts=facts,
     )

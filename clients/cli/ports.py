@@ -18,9 +18,10 @@ from random import Random
 from types import TracebackType
 from typing import Self
 
+from daybook.clients.cli.directory import LOOPBACK
 from daybook.clients.cli.errors import UserError
 
-HOST = "127.0.0.1"
+HOST = LOOPBACK
 ANY_PORT_MIN, ANY_PORT_MAX = 15_000, 31_999
 _TRIES = 100  # after that nearly all are taken, and the kernel chooses one
 
@@ -52,32 +53,33 @@ class PortChooser:
         """Close the listening sockets, so that the parts can bind the ports."""
         self._bound.close()
 
-    def exactly(self, port: int, part: str, remedy: str) -> int:
+    def exactly(self, port: int, part: str, remedy: str, host: str = HOST) -> int:
         """Return `port`, or any free one if it is 0.  Raise `UserError` if it is taken."""
-        if port and not self._bind(port):
+        if port and not self._bind(port, host):
             raise UserError(f"Port {port} for {part} is taken: {remedy}.")
-        return port or self.any()
+        return port or self.any(host)
 
-    def preferably(self, port: int) -> int:
-        return port if port and self._bind(port) else self.any()
+    def preferably(self, port: int, host: str = HOST) -> int:
+        return port if port and self._bind(port, host) else self.any(host)
 
-    def any(self) -> int:
+    def any(self, host: str = HOST) -> int:
         for _ in range(_TRIES):
-            if port := self._bind(self._rng.randint(ANY_PORT_MIN, ANY_PORT_MAX)):
+            if port := self._bind(self._rng.randint(ANY_PORT_MIN, ANY_PORT_MAX), host):
                 return port
         for _ in range(_TRIES):
-            if port := self._bind(0):
+            if port := self._bind(0, host):
                 return port
         raise UserError("No port is free: stop the programs that use so many.")
 
-    def _bind(self, port: int) -> int:
+    def _bind(self, port: int, host: str) -> int:
         """Listen on `port` (0: any) and claim it; return the port, or 0 if it is taken."""
         with ExitStack() as kept:
-            sock = kept.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            sock = kept.enter_context(socket.socket(family, socket.SOCK_STREAM))
             # As in servers: old connections in TIME_WAIT do not make a port taken.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                sock.bind((HOST, port))
+                sock.bind((host, port))
                 # Two sockets with this option can share a port until one of them listens.
                 sock.listen(1)
                 port = int(sock.getsockname()[1])

@@ -9,7 +9,10 @@ part is ready, or has failed to start, the command prints a summary, or one line
      "zookeeper": "127.0.0.1:2181", "dir": "...", "socket": "...",
      "brokers": [{"name": "broker-1", "pid": 1, "address": "..", "service_url": "..", ...}, ...],
      "bookies": [{"name": "bookie-1", "pid": 2, "address": "..", "http_url": ".."}, ...],
-     "failed": []}
+     "failed": [], "secure": false, "trusted": null, "token_file": null, "environment": null}
+
+The last three are files of a secure cluster (`--secure`): the authority that clients trust, the
+token of its admin, and the variables for commands.  No secret is printed.
 
 The cluster runs without bookies that do not start (`failed` has the reasons), since the commands
 that repair them need its ZooKeeper and the other bookies.  A part that dies is restarted after a
@@ -21,11 +24,14 @@ what it needs for a clean end.  A second Ctrl-C kills all parts.
 
 import json
 import os
+import shlex
 import shutil
 import signal
+import stat
 import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from random import SystemRandom
 from typing import Any
@@ -34,8 +40,9 @@ import click
 import trio
 
 from daybook.clients.cli.control_server import serve_control
-from daybook.clients.cli.directory import Directory, open_directory
+from daybook.clients.cli.directory import LOOPBACK, Directory, open_directory
 from daybook.clients.cli.errors import UserError
+from daybook.clients.cli.exposure import decide_exposure
 from daybook.clients.cli.options import DEFAULT_DIRECTORY, OutputFormat, dir_option, output_option
 from daybook.clients.cli.output import write_record
 from daybook.clients.cli.plan import (
@@ -48,12 +55,14 @@ from daybook.clients.cli.plan import (
 )
 from daybook.clients.cli.ports import PortChooser
 from daybook.clients.cli.progress import Waiting, report_waiting
+from daybook.clients.cli.secure import FOLDER, Security
 from daybook.clients.cli.supervisor import (
     RESTART_DELAY_S_MAX,
     PartFailedError,
     PartState,
     Supervisor,
 )
+from daybook.wire.clock import SystemClock
 from daybook.wire.errors import ConnectionLostError
 from daybook.wire.tcp import TcpNetwork
 
@@ -61,6 +70,7 @@ _START_TIMEOUT_S = 180.0
 _SLOW_START_S = 10.0
 _ZOOKEEPER_TIMEOUT_S = 5.0
 _STOP_ORDER = ("broker", "bookie", "zookeeper")
+_OTHERS_ENTER = stat.S_IXGRP | stat.S_IXOTH
 _port = click.IntRange(0, 65000)
 
 
@@ -82,6 +92,32 @@ _port = click.IntRange(0, 65000)
     "--ephemeral",
     is_flag=True,
     help="Use free ports and a temporary directory that is removed at the end.",
+)
+@click.option(
+    "--secure/--insecure",
+    "secure",
+    default=None,
+    help="--secure: only TLS, and a token for each client; keys, certificates and the token of an"
+    " admin are in the data directory.  --insecure: everybody who reaches the brokers may do"
+    " everything.  Later starts are as this one.  [default: only this machine reaches the brokers]",
+)
+@click.option(
+    "--host",
+    help="The address on which brokers listen; 0.0.0.0: all.  Bookies and ZooKeeper always listen"
+    f" on {LOOPBACK}.  [default: {LOOPBACK}]",
+)
+@click.option(
+    "--advertised-host",
+    help="The name or address by which others reach the brokers.  [default: --host; for 0.0.0.0"
+    " the name of this machine, or its address in the network]",
+)
+@click.option(
+    "--san",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="With --secure: a further name or address in the certificate of the brokers.  May be given"
+    " more than once.",
 )
 @click.option(
     "--port",
@@ -121,6 +157,10 @@ def standalone(
     brokers: int,
     directory: Path,
     ephemeral: bool,
+    secure: bool | None,
+    host: str | None,
+    advertised_host: str | None,
+    names: tuple[str, ...],
     port: int | None,
     admin_port: int | None,
     zookeeper_port: int | None,
@@ -151,17 +191,50 @@ def standalone(
         open_directory(place) as opened,
         PortChooser(SystemRandom()) as ports,
     ):
-        plan = make_plan(options, opened, os.environ, ports)
+        exposure = decide_exposure(
+            host,
+            advertised_host,
+            secure=secure,
+            names=names,
+            before=opened.load(),
+            has_keys=opened.part(FOLDER).exists(),
+        )
+        plan = make_plan(replace(options, exposure=exposure), opened, os.environ, ports)
         for name in plan.ignored:
             _report(f"{name} is ignored: every part of a standalone cluster has its own value")
+        for warning in exposure.warnings:
+            _report(warning)
         ports.release()  # the parts bind them; the claims last as long as the cluster
         if plan.saved.zookeeper:
             trio.run(_check_zookeeper, plan.saved.zookeeper)
+        if plan.security is not None:
+            _prepare(plan.security, plan, opened)
         # Before the start: bookies are known by their ports, so a failed start must keep them, too.
         opened.save(plan.saved)
         failure = trio.run(_run, plan, opened, output)
         if failure:
             raise UserError(failure)
+
+
+def _prepare(security: Security, plan: Plan, directory: Directory) -> None:
+    """Make the keys and files of a secure cluster.  Raise `UserError` if that is not possible."""
+    security.prepare(SystemClock(), _report)
+    security.write_environment(
+        {
+            "SERVICE_URL": plan.service_url,
+            "ADMIN_URL": plan.admin_url,
+            "ZOOKEEPER": plan.zookeeper,
+        }
+    )
+    if directory.path.stat().st_mode & _OTHERS_ENTER:
+        _report(
+            f"other users of this machine may enter {directory.path}, which has the messages:"
+            f" `chmod 700 {directory.path}` if they should not"
+        )
+    _report(
+        f"bookies and ZooKeeper listen on {LOOPBACK} alone, and ask nobody who they are: processes"
+        " of this machine can reach them"
+    )
 
 
 @contextmanager
@@ -202,6 +275,8 @@ async def _run(plan: Plan, directory: Directory, output: OutputFormat) -> str | 
     with directory.control_socket() as socket_path:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_watch_signals, stop, supervisor)
+            if plan.security is not None:
+                nursery.start_soon(plan.security.keep_renewed, SystemClock(), _report)
             nursery.start_soon(supervisor.run)
             # Before the parts are ready: `daybook local` has to work while one of them hangs.
             await nursery.start(serve_control, supervisor, socket_path)
@@ -291,6 +366,7 @@ def _ready_record(
             if k.part.kind == kind
         ]
 
+    security = plan.security
     return {
         "ready": True,
         "service_url": plan.service_url,
@@ -302,6 +378,10 @@ def _ready_record(
         "brokers": parts("broker"),
         "bookies": parts("bookie"),
         "failed": list(lacking),
+        "secure": security is not None,
+        "trusted": security and str(security.trusted),
+        "token_file": security and str(security.admin_token),
+        "environment": security and str(security.environment),
     }
 
 
@@ -318,6 +398,10 @@ def _announce(record: dict[str, Any], seconds: float, output: OutputFormat) -> N
         "parts": f"daybook local status --dir {record['dir']}",
         "elsewhere": f"export DAYBOOK_DIR={Path(record['dir']).absolute()}",
     }
+    if record["secure"]:
+        rows["elsewhere"] = f". {shlex.quote(record['environment'])}"
+        rows["trusted"] = record["trusted"]
+        rows["admin token"] = record["token_file"]
     write_record(rows, output)
 
 

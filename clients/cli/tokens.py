@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from daybook.clients.cli.errors import UserError
+from daybook.clients.cli.key_files import write_new
 from daybook.clients.cli.options import OutputFormat, output_option
 from daybook.clients.cli.output import write_record
 from daybook.clients.cli.times import parse_age
@@ -73,7 +74,7 @@ def create_secret_key(file: Path, as_base64: bool, output: OutputFormat) -> None
     Everybody who has the key can make tokens.
     """
     secret = os.urandom(_SECRET_BYTES)  # noqa: TID251  a key comes from the system only
-    _write_new(file, base64.b64encode(secret) if as_base64 else secret)
+    write_new(file, base64.b64encode(secret) if as_base64 else secret)
     write_record({"secret key": str(file)}, output)
 
 
@@ -93,6 +94,14 @@ def create_key_pair(private: Path, public: Path, algorithm: str, output: OutputF
 
     Only the holder of the private key can make tokens.  Brokers need the public key.
     """
+    made, shown = new_key_pair(algorithm)
+    write_new(private, made)
+    write_new(public, shown)
+    write_record({"private key": str(private), "public key": str(public)}, output)
+
+
+def new_key_pair(algorithm: str) -> tuple[bytes, bytes]:
+    """Return a new private key for ES256 or RS256, and its public half, in PEM form."""
     from cryptography.hazmat.primitives.asymmetric import ec, rsa
     from cryptography.hazmat.primitives.serialization import (
         Encoding,
@@ -106,22 +115,10 @@ def create_key_pair(private: Path, public: Path, algorithm: str, output: OutputF
         if algorithm == "RS256"
         else ec.generate_private_key(ec.SECP256R1())
     )
-    _write_new(private, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    shown = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    _write_new(public, shown)
-    write_record({"private key": str(private), "public key": str(public)}, output)
-
-
-def _write_new(file: Path, content: bytes) -> None:
-    """Write a file that only its owner can read, and that did not exist before."""
-    try:
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as opened:
-            opened.write(content)
-    except FileExistsError:
-        raise UserError(f"{file} exists already, and is not overwritten.") from None
-    except OSError as error:
-        raise UserError(f"{file} cannot be written: {error.strerror}.") from None
+    return (
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+        key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo),
+    )
 
 
 # -- tokens

@@ -4,6 +4,11 @@
         client = daybook.blocking.connect(cluster.service_url)
         cluster.local("kill", "broker-1")
 
+    with StandaloneProcess(secure=True) as cluster:
+        client = daybook.blocking.connect(
+            cluster.service_url, tls=cluster.tls, token=cluster.token
+        )
+
 Demonstrations, measurements and tests with real processes use it.  It takes seconds to start and
 needs Java.  Without a directory the cluster is ephemeral: it uses free ports, and its data are
 removed at the end.
@@ -19,6 +24,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from daybook.clients.cli.control import ask
+from daybook.clients.python.tls import TlsOptions
 
 STOP_TIMEOUT_S = 180.0
 # Ports for a directory that is kept, other than the usual ones, which may be in use.
@@ -38,7 +44,10 @@ class StandaloneProcess:
         bookies: int = 3,
         brokers: int = 2,
         options: Sequence[str] = (),
+        secure: bool = False,
     ) -> None:
+        """With `secure`, brokers have TLS and ask for tokens; `tls` and `token` are the admin's."""
+        options = [*options, *(["--secure"] if secure else [])]
         where = ["--ephemeral"] if directory is None else ["--dir", str(directory)]
         self._process = subprocess.Popen(  # noqa: S603  our own command line
             [
@@ -82,6 +91,18 @@ class StandaloneProcess:
     @property
     def zookeeper(self) -> str:
         return str(self.ready["zookeeper"])
+
+    @property
+    def tls(self) -> TlsOptions | None:
+        """The TLS for clients of a secure cluster; None for a cluster without TLS."""
+        trusted = self.ready["trusted"]
+        return None if trusted is None else TlsOptions(trusted=trusted)
+
+    @property
+    def token(self) -> str | None:
+        """The URL of the file with the admin's token of a secure cluster; else None."""
+        file = self.ready["token_file"]
+        return None if file is None else Path(file).as_uri()
 
     @property
     def directory(self) -> Path:

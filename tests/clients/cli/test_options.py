@@ -1,22 +1,29 @@
 """The places where commands look for the address of the cluster."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
+from daybook.clients.cli.credentials import given_token
 from daybook.clients.cli.main import main
+from daybook.clients.cli.options import cluster_options, tls_options
 from tests.clients.cli.conftest import Daybook
 
 BROKERS = (9, 19)  # ports where nobody listens
 
 
-def write_cluster(directory: Path, zookeeper: str = "") -> None:
+def write_cluster(directory: Path, zookeeper: str = "", **security: object) -> None:
+    """Write the state of a cluster; with `security`, in the present version of the format."""
     directory.mkdir()
     brokers = [{"port": port, "http_port": port + 1} for port in BROKERS]
     saved = {
-        "version": 1,
+        "version": 2 if security else 1,
+        **security,
         "zookeeper": zookeeper,
         "zookeeper_port": 29,
         "brokers": brokers,
@@ -180,3 +187,91 @@ def test_variables_of_tls_do_not_matter_without_it(
     monkeypatch.setenv("DAYBOOK_TLS_TRUSTED", "ca.pem")
     output = said("topics", "list", "--admin-url", "http://127.0.0.1:9")
     assert "No broker answers at http://127.0.0.1:9 (" in output
+
+
+SECURE: dict[str, Any] = {"security": "secure", "host": "localhost", "names": []}
+
+
+@click.command()
+@cluster_options
+def echo(service_url: str, admin_url: str) -> None:
+    """Show what a command would take to its brokers."""
+    tls = tls_options(service_url)
+    click.echo(f"{service_url} {admin_url} {tls and tls.trusted} {given_token()}")
+
+
+def echoed(*words: str) -> list[str]:
+    done = CliRunner().invoke(echo, list(words))
+    assert done.exit_code == 0, done.output
+    return done.output.split()
+
+
+def test_the_directory_of_a_secure_cluster_gives_its_credentials(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_cluster(here / "daybook-data", **SECURE)
+    folder = here / "daybook-data" / "security"
+    expected = [
+        "pulsar+ssl://localhost:9,localhost:19",
+        "https://localhost:10,localhost:20",
+        str(folder / "authority.pem"),
+        (folder / "admin.token").as_uri(),
+    ]
+    assert echoed() == expected
+    monkeypatch.chdir("/")
+    monkeypatch.setenv("DAYBOOK_DIR", str(here / "daybook-data"))
+    assert echoed() == expected
+    assert echoed("--token", "mine")[3] == "mine"
+    assert echoed("--tls-trusted", "ca.pem")[2] == "ca.pem"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--service-url", "pulsar+ssl://elsewhere:1"),
+        ("--admin-url", "https://elsewhere:1"),
+        ("--service-url", "pulsar+ssl://elsewhere:1", "--admin-url", "https://elsewhere:2"),
+    ],
+)
+def test_no_other_cluster_is_shown_the_token_of_a_directory(
+    here: Path, words: tuple[str, ...]
+) -> None:
+    write_cluster(here / "daybook-data", **SECURE)
+    assert echoed(*words)[2:] == ["None", "None"]
+
+
+def test_no_other_cluster_of_the_environment_is_shown_it_either(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_cluster(here / "daybook-data", **SECURE)
+    monkeypatch.setenv("DAYBOOK_SERVICE_URL", "pulsar+ssl://elsewhere:1")
+    monkeypatch.setenv("DAYBOOK_ADMIN_URL", "https://elsewhere:1")
+    assert echoed()[2:] == ["None", "None"]
+
+
+def test_a_cluster_that_is_not_secure_has_no_credentials(here: Path) -> None:
+    write_cluster(here / "daybook-data", security="insecure", host="127.0.0.1", names=[])
+    (here / "daybook-data" / "security").mkdir()
+    assert echoed()[2:] == ["None", "None"]
+
+
+def options_of(command: click.Command) -> Iterator[click.Option]:
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            yield parameter
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from options_of(inner)
+
+
+def test_every_variable_of_an_option_is_known(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable that no command knows is reported, so one that is read must not be."""
+    read = {str(option.envvar) for option in options_of(main) if option.envvar}
+    assert {"DAYBOOK_TLS_TRUSTED", "DAYBOOK_TOKEN_FILE", "DAYBOOK_DIR"} <= read
+    for name in read:
+        monkeypatch.setenv(name, "x")
+    done = CliRunner().invoke(main, ["version"])
+    assert "no command knows this variable" not in done.output

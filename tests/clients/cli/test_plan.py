@@ -18,8 +18,10 @@ from daybook.clients.cli.bookie import bookie as bookie_command
 from daybook.clients.cli.broker import broker as broker_command
 from daybook.clients.cli.directory import Directory, Ports, open_directory
 from daybook.clients.cli.errors import UserError
+from daybook.clients.cli.exposure import Exposure
 from daybook.clients.cli.plan import ClusterOptions, Plan, make_plan
 from daybook.clients.cli.ports import ANY_PORT_MIN, PortChooser
+from daybook.clients.cli.zookeeper import _zoo_cfg
 
 # An external ZooKeeper, so that no test here needs Java.
 EPHEMERAL = ClusterOptions(
@@ -206,3 +208,90 @@ def test_what_is_no_setting_of_a_kind_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=said):
         plan(replace(EPHEMERAL, settings=(setting,)), directory)
+
+
+SECURE = replace(
+    EPHEMERAL,
+    exposure=Exposure("0.0.0.0", "m1.example", "secure", ("further",)),
+)
+
+
+def test_brokers_of_a_secure_cluster_have_no_port_without_tls_and_ask_everybody(
+    directory: Directory,
+) -> None:
+    made = plan(SECURE, directory)
+    security = made.security
+    assert security is not None
+    assert security.directory == directory.part("security")
+    assert {*security.names} >= {"localhost", "m1.example", "further"}
+    assert "0.0.0.0" not in security.names
+    one, two = made.saved.brokers
+    assert made.service_url == f"pulsar+ssl://m1.example:{one.port},m1.example:{two.port}"
+    assert made.admin_url == f"https://m1.example:{one.http_port},m1.example:{two.http_port}"
+    for part, ports in zip(made.parts[-2:], made.saved.brokers, strict=True):
+        config = daybook.broker.config.load(
+            directory.path / "conf" / f"{part.name}.toml", part.environ
+        )
+        assert (config.port, config.http_port) == (-1, -1)
+        assert (config.tls_port, config.https_port) == (ports.port, ports.http_port)
+        assert config.require_tls
+        assert config.authentication == ("token",)
+        assert config.authorization
+        assert config.anonymous_role == ""
+        assert (config.host, config.public_host) == ("0.0.0.0", "m1.example")
+        assert part.facts["service_url"] == f"pulsar+ssl://m1.example:{ports.port}"
+        assert part.facts["admin_url"] == f"https://m1.example:{ports.http_port}"
+
+
+def test_bookies_and_zookeeper_listen_on_loopback_whatever_brokers_do(
+    directory: Directory,
+) -> None:
+    made = plan(SECURE, directory)
+    for part in made.parts[:3]:
+        config = daybook.bookie.server.config.load(
+            directory.path / "conf" / f"{part.name}.toml", part.environ
+        )
+        assert (config.host, config.public_host) == ("127.0.0.1", "127.0.0.1")
+    assert "clientPortAddress=127.0.0.1" in _zoo_cfg(Path("data"), 2181)
+
+
+def test_what_a_secure_cluster_decides_itself_cannot_be_weakened(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weak = {
+        "AUTHENTICATION": "[]",
+        "AUTHORIZATION": "false",
+        "ANONYMOUS_ROLE": "admin",
+        "TLS_CERTIFICATE": "/elsewhere",
+        "REQUIRE_TLS": "false",
+        "TOKEN_SECRET_KEY": "data:,x",
+        "SUPER_USERS": '["everybody"]',
+    }
+    for name, value in weak.items():
+        monkeypatch.setenv(f"DAYBOOK_BROKER_{name}", value)
+        with pytest.raises(UserError, match="a secure cluster decides about"):
+            plan(replace(SECURE, settings=(f"broker.{name.lower()}={value}",)), directory)
+    made = plan(SECURE, directory)
+    assert {*made.ignored} >= {f"DAYBOOK_BROKER_{name}" for name in weak}
+    assert not [name for part in made.parts for name in part.environ if name in made.ignored]
+    # A cluster that is not secure may be given its own security.
+    open_ = plan(EPHEMERAL, directory)
+    assert open_.ignored == ()
+    assert open_.parts[-1].environ["DAYBOOK_BROKER_AUTHORIZATION"] == "false"
+
+
+def test_the_next_start_finds_the_choice_and_the_names(directory: Directory) -> None:
+    plan(SECURE, directory)
+    found = directory.load()
+    assert found is not None
+    assert (found.security, found.host, found.names) == ("secure", "m1.example", ("further",))
+
+
+def test_a_port_of_a_broker_is_free_on_all_addresses_on_which_it_listens(
+    directory: Directory,
+) -> None:
+    with socket.create_server(("127.0.0.2", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert plan(replace(EPHEMERAL, port=port), directory).saved.brokers[0].port == port
+        with pytest.raises(UserError, match=f"Port {port} for the service is taken"):
+            plan(replace(SECURE, port=port), directory)
