@@ -2,7 +2,8 @@
 
 `spark.dataSource.register(daybook.spark.DaybookDataSource)` registers the format `daybook`.
 `spark.streams.addListener(daybook.spark.LagListener())` tells how far queries are behind.
-PySpark is loaded only when a class is asked for.
+`daybook.spark.kafka_headers("headers")` gives headers as Spark's Kafka sink takes them.
+PySpark is loaded only when a name is asked for.
 """
 
 from typing import TYPE_CHECKING
@@ -10,10 +11,15 @@ from typing import TYPE_CHECKING
 from daybook.clients import spark as _spark
 
 if TYPE_CHECKING:
+    from daybook.clients.spark.header_marks import kafka_headers as kafka_headers
     from daybook.clients.spark.lag import LagListener as LagListener
     from daybook.clients.spark.source import DaybookDataSource as DaybookDataSource
 
-__all__ = ["DaybookDataSource", "LagListener"]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
+    "DaybookDataSource",
+    "LagListener",
+    "kafka_headers",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from daybook.clients.pipelines.kafka_topics import KafkaCheckpoint
+
 _POLL_S = 0.25
 _STOP_POLL_S = 0.02
 _LINE_S = 10.0
@@ -37,6 +39,7 @@ _PYTHON_ERROR = re.compile(
     r"(?:^|: )(?:(?:daybook|builtins)\.)?[A-Z]\w*(?:Error|Loss): (.+)$", re.MULTILINE
 )
 _RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+)$", re.MULTILINE)
+_KAFKA_ERROR = re.compile(r"org\.apache\.kafka\.common\.(?:errors\.)?(\w+): (.+)")
 _GONE_FROM_KAFKA = re.compile(
     r"Could not read records in offset \[(\d+), (\d+)\) for topic partition (\S+)"
 )
@@ -128,13 +131,14 @@ def run(
     Raise SpecError for a pipeline that Spark refuses, and PipelineError if a query fails.
     """
     made = frames(spark, pipeline)
+    kafka = _kafka_checkpoint(spark, pipeline, say)
     began_s = monotonic()
     history = History()
     queries = [_start(made.rows, pipeline, "rows", until_end=until_end)]
     try:
         if made.dead_letters is not None and has_begun(queries[0], stop):
             queries.append(_start(made.dead_letters, pipeline, "dead-letters", until_end=until_end))
-        _Watch(queries, pipeline.name, stop, say, history, picture).until_end(began_s)
+        _Watch(queries, pipeline.name, stop, say, history, picture, kafka).until_end(began_s)
     finally:
         for each in queries:
             each.query.stop()
@@ -143,6 +147,36 @@ def run(
     tallies = [each.tally for each in queries]
     letters = tallies[1] if len(tallies) > 1 else None
     return Result(tallies[0], letters, monotonic() - began_s, history)
+
+
+def _kafka_checkpoint(
+    spark: "SparkSession", pipeline: Pipeline, say: Callable[[str], None]
+) -> "KafkaCheckpoint | None":
+    """Return the topics of Kafka that the checkpoint is of; None without Kafka.
+
+    Raise SpecError if it is of other ones, and PipelineError if Kafka does not tell.
+    """
+    if pipeline.source_format != "kafka":
+        return None
+    if getattr(spark, "_jvm", None) is None:
+        say(
+            f"{pipeline.name}: Spark Connect does not tell the ids of Kafka's topics, so a topic"
+            " that is deleted and created again is not noticed."
+        )
+        return None
+    from py4j.protocol import Py4JError
+
+    from daybook.clients.pipelines.kafka_topics import KafkaCheckpoint
+
+    try:
+        found = KafkaCheckpoint(spark, pipeline)
+        found.begin(say)
+    except Py4JError as error:
+        told = _KAFKA_ERROR.search(str(error))
+        if told is None or told[1] == "UnknownTopicOrPartitionException":
+            raise PipelineError(reason_of(error)) from error
+        raise PipelineError(f"Kafka does not tell the ids of its topics: {told[2]}") from error
+    return found
 
 
 def has_begun(first: RunningQuery, stop: Stop) -> bool:
@@ -197,6 +231,7 @@ class _Watch:
     say: Callable[[str], None]
     history: History
     picture: Picture | None
+    kafka: "KafkaCheckpoint | None" = None
     batches: int = 0  # which the history has
 
     def until_end(self, began_s: float) -> None:
@@ -218,10 +253,14 @@ class _Watch:
             self._look(began_s, idle=False)
             if monotonic() >= due_s:
                 self._look(began_s, idle=self.queries[0].is_idle())
+                if self.kafka is not None:
+                    self.kafka.look()
                 letters = self.queries[1].tally if len(self.queries) > 1 else None
                 self.say(line.text(self.queries[0].tally, letters, monotonic()))
                 due_s = monotonic() + _LINE_S
         self._look(began_s, idle=False)
+        if self.kafka is not None:
+            self.kafka.look()
 
     def _look(self, began_s: float, *, idle: bool) -> None:
         """Add what has happened; an idle query gives a point, too.  Raise PipelineError."""

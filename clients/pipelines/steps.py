@@ -20,12 +20,14 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 from pyspark.sql.types import StructField, StructType
 
 from daybook.clients.pipelines.spec import Parse, Pipeline, SpecError, Window
+from daybook.clients.spark.header_marks import as_properties
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 READ = ("key", "keyIsBytes", "value", "topic", "partition", "offset", "timestamp", "eventTime")
 _REASON, _TIME, _BY = "__reason", "__time", "__by"
+_HEADERS = "array<struct<key:string,value:binary>>"
 _RESERVED = ("message", _REASON, _TIME)
 _NO_KAFKA = (
     "this Spark has no source for Kafka: add its jars, for example by --spark"
@@ -60,7 +62,19 @@ def frames(spark: SparkSession, pipeline: Pipeline) -> Frames:
         if letters is None:
             is_row = F.when(is_row, F.lit(True)).otherwise(_refusal().cast("boolean"))
         rows = rows.where(is_row)
-    return Frames(_steps(rows.drop(_REASON), pipeline), letters)
+    made = _steps(rows.drop(_REASON), pipeline)
+    if pipeline.source_format == "kafka":
+        made = _with_properties(made)
+        letters = None if letters is None else _with_properties(letters)
+    return Frames(made, letters)
+
+
+def _with_properties(rows: DataFrame) -> DataFrame:
+    """Return rows with headers that are properties, if they have headers as Kafka has them."""
+    for field in rows.schema.fields:
+        if field.name.lower() == "headers" and field.dataType.simpleString() == _HEADERS:
+            return rows.withColumn(field.name, as_properties(F.col(field.name)))
+    return rows
 
 
 def _refusal() -> Column:
@@ -92,7 +106,7 @@ def _messages(spark: SparkSession, pipeline: Pipeline) -> DataFrame:
         if "Failed to find data source" in str(error):
             raise SpecError(_NO_KAFKA) from None
         raise SpecError(f"[source]: {first_line(error)}") from None
-    key, no_headers = F.col("key"), F.array().cast("array<struct<key:string,value:binary>>")
+    key, no_headers = F.col("key"), F.array().cast(_HEADERS)
     return found.select(
         "key",
         # Keys of Kafka are bytes.  Most of them are texts, which clients see as they are.

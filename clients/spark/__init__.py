@@ -30,6 +30,7 @@ write_plan   a planned write, checked before anything is sent
 write        runs a task that writes: sends its rows, and waits for their receipts
 stage        runs a task that writes exactly once: stages its rows
 commit       the driver's side of an exactly-once write: commits or abandons what tasks staged
+header_marks headers of Kafka as properties, and back
 sink         implements Spark's interfaces: the batch writer and the stream writer
 """
 
@@ -37,14 +38,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from daybook.clients.spark.header_marks import kafka_headers as kafka_headers
     from daybook.clients.spark.lag import LagListener as LagListener
     from daybook.clients.spark.source import DaybookDataSource as DaybookDataSource
 
-_MODULES = {"DaybookDataSource": "source", "LagListener": "lag"}
+_MODULES = {
+    "DaybookDataSource": "source",
+    "LagListener": "lag",
+    "kafka_headers": "header_marks",
+}
 
 
 def __getattr__(name: str) -> object:
-    """Import a class, and with it PySpark, on first use."""
+    """Import a name, and with it PySpark, on first use."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

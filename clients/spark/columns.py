@@ -42,7 +42,7 @@ from daybook.wire.errors import MalformedError
 from daybook.wire.fields import encode_varint
 from daybook.wire.proto import pulsar_pb2 as pb
 
-_TIME_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999
+TIME_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999
 _BATCH_INDEX_TAG = b"\x20"  # field 4 of a message id, a varint
 BATCH_ROWS_MAX = 10_000
 BATCH_BYTES_MAX = 8 << 20
@@ -232,7 +232,7 @@ class RowBuilder:
 
     def _timestamps(self, kind: Any) -> Any:  # noqa: ANN401
         times = [
-            -1 if (at := part.publish_ms) is None or at > _TIME_MS_MAX else at
+            -1 if (at := part.publish_ms) is None or at > TIME_MS_MAX else at
             for part in self._parts
         ]
         counts = [len(part) for part in self._parts]
@@ -247,7 +247,7 @@ class RowBuilder:
                 for part in self._parts
             ]
         )
-        return self._numbers(kind, [times * 1000], (times == 0) | (times > _TIME_MS_MAX))
+        return self._numbers(kind, [times * 1000], (times == 0) | (times > TIME_MS_MAX))
 
     def _properties(self, kind: Any) -> Any:  # noqa: ANN401
         if all(part.cut.properties is None for part in self._parts):

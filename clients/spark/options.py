@@ -277,15 +277,6 @@ def _archive(given: Mapping[str, str]) -> str | None:
         raise ValueError("read=archive+live needs the option 'archive': name its directory")
     if "topic" not in given:
         raise ValueError("read=archive+live needs the option 'topic': an archive has one topic")
-    if _typed(given) is not None:
-        raise ValueError("read=archive+live has no typed columns: use schemaMode=raw")
-    for side in ("starting", "ending"):
-        for name in (f"{side}Timestamp", f"{side}OffsetsByTimestamp"):
-            if name.lower() in given:
-                raise ValueError(
-                    f"read=archive+live cannot find times in an archive: give {side}Offsets in"
-                    f" place of {name}"
-                )
     return directory
 
 

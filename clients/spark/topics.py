@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from daybook.clients.python import blocking
@@ -217,14 +218,18 @@ class TopicOffsets:
         if isinstance(times, int):
             times = dict.fromkeys(held.partitions, times)
         check_partitions(times, held.partitions, bounds.option)
-        return self._at_times(times, bounds, held)
+        return self._at_times(times, bounds, held, is_start=option == "startingOffsets")
 
     def _at_times(
-        self, times: PartitionValues, bounds: AtTimes, held: Held
+        self, times: PartitionValues, bounds: AtTimes, held: Held, *, is_start: bool
     ) -> dict[Partition, int]:
         found: dict[Partition, int] = {}
         for partition, time_ms in sorted(times.items()):
-            offset = self._offset_at(held.stored_in[partition], time_ms)
+            ask = partial(self._offset_at, held.stored_in[partition])
+            if held.archived is None:
+                offset = ask(time_ms)
+            else:
+                offset = held.archived.offset_at(partition, time_ms, ask, is_start=is_start)
             if offset is None and not bounds.end_if_none:
                 raise ValueError(
                     f"{bounds.option}: {partition} has no message that was published at {time_ms}"

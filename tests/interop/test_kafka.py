@@ -7,14 +7,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
 from daybook.clients.python import blocking
 from daybook.clients.python.messages import Message
+from daybook.clients.spark.header_marks import header_of, property_of
+from daybook.clients.spark.offsets import OffsetRange
+from daybook.clients.spark.options import ReadTask
+from daybook.clients.spark.read import read_task
 from daybook.clients.testing.standalone import StandaloneProcess
 from tests.harness.processes import PATIENCE_S, end, start, wait_until
 from tests.interop.apache import kafka_here, spark_kafka_here
@@ -23,7 +27,8 @@ from tests.interop.letters import SOURCE
 
 pytestmark = pytest.mark.interop
 
-FILL = SOURCE.with_name("KafkaFill.java")
+FILL, DELETE = SOURCE.with_name("KafkaFill.java"), SOURCE.with_name("KafkaDelete.java")
+Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 PARTITIONS = 2
 COUNT = 6000
 BATCH = 500
@@ -42,7 +47,7 @@ class Record:
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
+    headers: Headers = ()
     aborted: bool = False
 
     @property
@@ -60,7 +65,7 @@ class Record:
                 key = self.key.decode()
             except UnicodeDecodeError:
                 key, is_bytes = base64.b64encode(self.key).decode(), True
-        properties = {name: (value or b"").decode() for name, value in self.headers}
+        properties = dict(property_of(name, value) for name, value in self.headers)
         is_null = self.value is None
         return is_null, self.value or b"", key, is_bytes, properties, self.timestamp_ms
 
@@ -88,11 +93,13 @@ def records(numbers: range) -> list[Record]:
         b"a\0b",
         b"",
     )
-    headers: tuple[tuple[tuple[str, bytes], ...], ...] = (
+    headers: tuple[Headers, ...] = (
         (),
         (("source", b"test"), ("empty", b"")),
         (("\N{GREEK SMALL LETTER ALPHA}", "\N{GREEK SMALL LETTER BETA}".encode()),),
         (("twice", b"first"), ("twice", b"last")),
+        (("trace", b"\xff\0\xfe"), ("none", None), ("source", b"test")),
+        (("daybook.base64:trace", b"text"), ("daybook.null:x", None), ("none", b"")),
     )
     return [
         Record(
@@ -230,6 +237,10 @@ def test_a_copy_has_each_message_once_also_if_it_is_killed(
     assert [each["partition"] for each in report["partitions"]] == list(range(PARTITIONS))
     assert {each["behind"] for each in report["partitions"]} == {0}
 
+    here = [each for each in sent if each.partition == 0 and not each.aborted]
+    found = headers_of(cluster, "clicks", len(here))
+    assert found == [each.headers for each in here]
+
     more = records(range(COUNT, COUNT + 200))
     fill(kafka, "clicks", more, tmp_path / "fill")
     assert done(copy)["written"] == len(more)
@@ -289,6 +300,16 @@ def test_a_configured_pipeline_reads_kafka(
     assert {each.properties["REAL_TOPIC"] for each in broken} == {"readings"}
 
 
+def headers_of(cluster: StandaloneProcess, topic: str, count: int) -> list[Headers]:
+    """Return the headers of Kafka that the properties of messages are, all of them and in order."""
+    task = ReadTask(cluster.service_url, topic, OffsetRange(0, 0, count), True, ("headers",))
+    rows = [row for batch in read_task(task) for row in batch.to_pylist()]
+    return [
+        tuple(header_of(each["key"], each["value"].decode()) for each in row["headers"])
+        for row in rows
+    ]
+
+
 def read_all(client: blocking.Client, topic: str) -> list[Message]:
     left, messages = client.offsets(topic).next, list[Message]()
     with client.create_reader(topic, start="earliest") as reader:
@@ -297,12 +318,60 @@ def read_all(client: blocking.Client, topic: str) -> list[Message]:
     return messages
 
 
+def recreate(kafka: Kafka, topic: str, directory: Path) -> None:
+    """Delete a topic, and create it again with as many messages."""
+    command = kafka_here().command(directory, str(DELETE), kafka.address, topic)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.stdout == "deleted\n", done.stderr
+    fill(kafka, topic, records(range(60)), directory)
+
+
+def test_the_checkpoint_of_another_topic_is_refused(
+    kafka: Kafka, cluster: StandaloneProcess, admin: blocking.Admin, tmp_path: Path
+) -> None:
+    """Also if it has as many messages: then Spark alone would go on in silence."""
+    for topic in ("orders", "others"):
+        fill(kafka, topic, records(range(60)), tmp_path / "fill")
+    admin.create_topic("orders", partitions=PARTITIONS)
+    checkpoint = tmp_path / "checkpoint"
+
+    def command(topic: str, url: str = kafka.address) -> list[str]:
+        where = ("--source-url", f"kafka://{url}", "--checkpoint", str(checkpoint))
+        return pipeline(cluster, "copy", topic, "orders", *where, "--name", "orders")
+
+    assert done(command("orders"))["written"] == 60
+    record = json.loads((checkpoint / "kafka.json").read_text())
+    assert list(record["topics"]) == ["orders"]
+    assert done(command("orders"))["written"] == 0
+
+    finished = run(command("others"))
+    assert finished.returncode == 1
+    assert "is the checkpoint of orders of Kafka, and not of others: take a new" in finished.stderr
+
+    recreate(kafka, "orders", tmp_path / "fill")
+    finished = run(command("orders"))
+    assert finished.returncode == 1
+    assert "orders of Kafka was deleted and created again" in finished.stderr
+    assert "take a new checkpoint (and a new --name)" in finished.stderr
+
+    # A checkpoint of an earlier release has no record.
+    (checkpoint / "kafka.json").unlink()
+    finished = run(command("orders"))
+    assert finished.returncode == 0, finished.stderr
+    assert "is of an earlier release and does not say of which topics" in finished.stderr
+    record = {**json.loads((checkpoint / "kafka.json").read_text()), "cluster": "another"}
+    (checkpoint / "kafka.json").write_text(json.dumps(record))
+    (checkpoint / ".kafka.json.crc").unlink(missing_ok=True)
+    finished = run(command("orders"))
+    assert finished.returncode == 1
+    assert "is the checkpoint of the cluster another of Kafka" in finished.stderr
+
+
 def test_what_cannot_be_copied_is_one_sentence(
     kafka: Kafka, cluster: StandaloneProcess, admin: blocking.Admin, tmp_path: Path
 ) -> None:
-    good = records(range(1))[0]
-    fill(kafka, "binary-headers", [replace(good, headers=(("h", b"\xff"),))], tmp_path / "fill")
-    admin.create_topic("binary-headers", partitions=PARTITIONS)
+    fill(kafka, "small", records(range(1)), tmp_path / "fill")
+    admin.create_topic("small", partitions=PARTITIONS)
     here = ("--source-url", f"kafka://{kafka.address}")
 
     def said(*words: str, with_jars: bool = True) -> str:
@@ -314,14 +383,9 @@ def test_what_cannot_be_copied_is_one_sentence(
         assert len(lines) == 1, finished.stderr
         return lines[0]
 
-    assert "the header 'h' of a row is not UTF-8" in said(
-        "copy", "binary-headers", "binary-headers"
-    )
-    missing = said("copy", "binary-headers", "not-created")
+    missing = said("copy", "small", "not-created")
     assert "daybook topics create not-created --partitions NUMBER" in missing
-    assert "spark.jars.packages" in said(
-        "copy", "binary-headers", "binary-headers", with_jars=False
-    )
+    assert "spark.jars.packages" in said("copy", "small", "small", with_jars=False)
     assert "Kafka has no such topic" in said(
         "copy", "no-such-topic", "copies", "--partition-by", "key"
     )

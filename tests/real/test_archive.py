@@ -4,7 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,18 @@ from pyspark.sql import SparkSession
 from daybook import schemas
 from daybook.clients.pipelines.archive.compact import compact
 from daybook.clients.pipelines.archive.errors import ArchiveError
-from daybook.clients.pipelines.archive.manifest import ArchivedSchema, Manifest
+from daybook.clients.pipelines.archive.manifest import ArchivedSchema, Manifest, encode
 from daybook.clients.pipelines.archive.replay import ReplayJob, ReplayProgress, replay
 from daybook.clients.pipelines.archive.run import ArchiveJob, archive
+from daybook.clients.pipelines.archive.source import held_with_archive
 from daybook.clients.pipelines.archive.store import ArchiveStore
 from daybook.clients.python import blocking
+from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.sink_requests import Committed, SinkRequests
+from daybook.clients.spark.options import AtTimes
 from daybook.clients.spark.schema import TYPES
+from daybook.clients.spark.selection import parse_selection
+from daybook.clients.spark.topics import TopicOffsets
 from daybook.clients.testing.standalone import StandaloneProcess
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
@@ -119,6 +125,75 @@ def test_a_topic_is_archived_and_read_with_its_archive(
     assert query.awaitTermination(PATIENCE_S)
     assert query.exception() is None
     assert rows(spark.read.parquet(str(tmp_path / "out"))) == expected
+
+
+@dataclass
+class Reading:
+    number: int
+    sensor: str
+
+
+@dataclass
+class NewReading:
+    """The same record after it has changed."""
+
+    number: int
+    sensor: str
+    unit: str = "C"
+
+
+def send_readings(cluster: StandaloneProcess, topic: str) -> None:
+    """Send messages of two versions of a schema, each in an entry of its own."""
+    with blocking.connect(cluster.service_url) as client:
+        with client.create_producer(topic, schema=schemas.avro(Reading)) as producer:
+            for number in range(4):
+                producer.send(Reading(number, "s"), key=f"k{number % 2}")
+        with client.create_producer(topic, schema=schemas.avro(NewReading)) as producer:
+            for number in range(4, 7):
+                producer.send(NewReading(number, "t", "F"), properties={"n": str(number)})
+            producer.send(None, key="gone")
+
+
+def test_typed_columns_and_times_are_those_of_the_topic_at_every_cut(
+    spark: SparkSession, cluster: StandaloneProcess, topic: str, tmp_path: Path
+) -> None:
+    send_readings(cluster, topic)
+    directory = tmp_path / "archive"
+    manifest = archive(spark, ArchiveJob(cluster.service_url, topic, directory, 1 << 20, 1))
+    part = manifest.partitions[0]
+    assert [(each.first, each.next) for each in part.files] == list(pairwise(range(9)))
+
+    url = {"service.url": cluster.service_url, "topic": topic}
+    typed = {**url, "schemaMode": "topic", "mode": "PERMISSIVE", "includeHeaders": "true"}
+    both = {"read": "archive+live", "archive": str(directory)}
+
+    def read(**options: str) -> list[Any]:
+        frame = spark.read.format("daybook").options(**options).load()
+        return [(frame.schema, row) for row in sorted(frame.collect(), key=lambda r: r["__offset"])]
+
+    expected = read(**typed)
+    assert [row["unit"] for _, row in expected] == [*"CCCCFFF", None]
+    times = [round(row["__timestamp"].timestamp() * 1000) for _, row in expected]
+    low, high = times[2], times[6]
+    between = [each for each, at in zip(expected, times, strict=True) if low <= at < high]
+    topics = TopicOffsets(cluster.service_url, parse_selection({"topic": topic}), ClientLimits())
+    try:
+        alone = topics.held()
+        for cut in range(9):
+            # The archive as it was after so many messages.
+            shorter = {0: replace(part, files=part.files[:cut])}
+            (directory / "manifest.json").write_bytes(encode(replace(manifest, partitions=shorter)))
+            assert read(**typed, **both) == expected, f"{cut} messages are in the archive"
+            bounds = {"startingTimestamp": str(low), "endingTimestamp": str(high)}
+            assert read(**typed, **both, **bounds) == between
+
+            held = held_with_archive(topics.held, str(directory))
+            for time_ms in sorted({0, *times, *(each + 1 for each in times)}):
+                for option in ("startingOffsets", "endingOffsets"):
+                    at = AtTimes(time_ms, option, end_if_none=True)
+                    assert topics.resolve(at, held, option) == topics.resolve(at, alone, option)
+    finally:
+        topics.close()
 
 
 def contents(spark: SparkSession, cluster: StandaloneProcess, topic: str) -> list[Any]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 
 from daybook.clients.pipelines.copies import prepare_target
 from daybook.clients.pipelines.run import PipelineError, Result, Stop, run
@@ -28,6 +29,12 @@ from daybook.clients.pipelines.spec import (
 from daybook.clients.pipelines.steps import frames
 from daybook.clients.python import blocking
 from daybook.clients.python.messages import Message
+from daybook.clients.spark.header_marks import (
+    as_properties,
+    header_of,
+    kafka_headers,
+    property_of,
+)
 from daybook.clients.testing.standalone import StandaloneProcess
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
@@ -375,3 +382,32 @@ def test_a_command_shows_its_own_sentences_and_nothing_of_spark(
     assert re.fullmatch(
         r"Error: .*: the sink belongs to the query .*`daybook sinks forget`.*", refused
     )
+
+
+def test_headers_of_kafka_become_properties_and_come_back(spark: SparkSession) -> None:
+    """The expressions of Spark do as `property_of` and `header_of`."""
+    names = ["source", "", "\N{GREEK SMALL LETTER ALPHA}", *("daybook.base64:x", "daybook.null:")]
+    values = [
+        None,
+        b"",
+        b"text",
+        b"\xff\0",
+        b"\xed\xa0\x80",
+        b"\xc0\x80",
+        bytes(range(256)),
+        b"/wA=",
+    ]
+    given = [[(name, value) for value in values] for name in names]
+    kind = "headers array<struct<key:string,value:binary>>"
+    frame = spark.createDataFrame([(each,) for each in given], kind)
+    marked = frame.select(as_properties(F.col("headers")).alias("headers")).cache()
+    found = [[(key, bytes(value).decode()) for key, value in row[0]] for row in marked.collect()]
+    assert found == [[property_of(*header) for header in each] for each in given]
+    again = marked.select(kafka_headers("headers").alias("headers")).collect()
+    assert [[(key, value and bytes(value)) for key, value in row[0]] for row in again] == given
+    strange = [("daybook.base64:x", each) for each in (b"no base64", b"/wA", b"/wB=", b"\n")]
+    strange += [("daybook.null:x", b"y"), ("x", b"/wA=")]
+    frame = spark.createDataFrame([(strange,)], kind).select(kafka_headers("headers"))
+    assert [(key, bytes(value)) for key, value in frame.collect()[0][0]] == [
+        header_of(name, value.decode()) for name, value in strange
+    ]

@@ -5,11 +5,13 @@ stop.  `sync` makes the content of a file durable, and `sync_directory` the name
 """
 
 import os
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from daybook.clients.pipelines.archive.manifest import PATH
+from daybook.clients.pipelines.archive.manifest import PART, PATH
 
 
 class ArchiveFiles:
@@ -58,11 +60,19 @@ class ArchiveFiles:
 
         Files of other names, symbolic links, and what is behind these are not among them.
         """
+        return self._named(PATH)
+
+    def parts(self) -> Iterator[tuple[str, float]]:
+        """Return in the same way the files that are being written, or never became whole."""
+        return self._named(PART)
+
+    def _named(self, pattern: re.Pattern[str]) -> Iterator[tuple[str, float]]:
         for full in sorted(self.directory.glob("day=*/*.parquet")):
             path = full.relative_to(self.directory).as_posix()
             linked = full.is_symlink() or full.parent.is_symlink()
-            if PATH.fullmatch(path) and not linked and full.is_file():
-                yield path, full.stat().st_mtime
+            if pattern.fullmatch(path) and not linked and full.is_file():
+                with suppress(FileNotFoundError):  # It has just got its name, or was deleted.
+                    yield path, full.stat().st_mtime
 
     def size(self, path: str) -> int | None:
         """Return the bytes of a file; None if it is not there."""

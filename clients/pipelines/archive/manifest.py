@@ -19,9 +19,17 @@ _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 _ID = re.compile(r"[0-9a-f]{32}")
 PATH = re.compile(r"day=[0-9]{4}-[0-9]{2}-[0-9]{2}/[0-9a-f]{32}\.parquet")
-"""The path of a file, as the archiver names it.  No other file is ever deleted."""
+"""The path of a file that is whole, as the archiver names it."""
+PART = re.compile(r"day=[0-9]{4}-[0-9]{2}-[0-9]{2}/\.[0-9a-f]{32}\.parquet")
+"""The path of a file while it is written; no manifest can name it."""
 _HEX = re.compile(r"([0-9a-f]{2})+")
 _MOST = (1 << 63) - 1
+
+
+def part_of(path: str) -> str:
+    """Return where a file is while it is written.  Readers of Parquet leave such a name out."""
+    day, _, name = path.partition("/")
+    return f"{day}/.{name}"
 
 
 class ManifestError(Exception):

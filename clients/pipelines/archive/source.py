@@ -16,6 +16,7 @@ from daybook.clients.pipelines.archive.errors import ArchiveError
 from daybook.clients.pipelines.archive.files import ArchiveFiles
 from daybook.clients.pipelines.archive.manifest import ArchivedPartition, Manifest
 from daybook.clients.pipelines.archive.store import directory_of, load
+from daybook.clients.pipelines.archive.times import first_published
 from daybook.clients.spark.offsets import OffsetRange, Partition, Retained, Stored
 from daybook.clients.spark.topics import Held
 
@@ -63,6 +64,33 @@ class Archived:
             else ""
         )
         return found, lost
+
+    def offset_at(
+        self,
+        partition: Partition,
+        time_ms: int,
+        ask: Callable[[int], int | None],
+        *,
+        is_start: bool,
+    ) -> int | None:
+        """Return the first offset that was published at a time or later; None if none was.
+
+        `ask` asks the topic itself for that.  If offsets that neither side holds may have been
+        published then, a query begins before them, so that its plan names them.
+        """
+        archived = self.partitions.get(partition)
+        if archived is None:
+            return ask(time_ms)
+        first = self.live[partition].first
+        found = first_published(self.files, self.id, partition.number, archived, time_ms)
+        if found is not None and first >= archived.begin:
+            return found
+        asked = ask(time_ms)
+        if found is not None:  # The topic has offsets before the archive.
+            return found if asked is None else min(found, asked)
+        if is_start and archived.end < first and asked == ask(0):
+            return archived.end
+        return asked
 
     def sizes(self, partition: Partition) -> tuple[Stored, ...]:
         """Return the sizes of the files of a partition, in order."""

@@ -3,9 +3,13 @@
     DIR/manifest.json        replaced as a whole, after the files that it names are on the disk
     DIR/lock                 locked by the one process that writes
     DIR/day=YYYY-MM-DD/*.parquet
+    DIR/day=YYYY-MM-DD/.*.parquet  files that are not whole, see `manifest.part_of`
 
 A file that no manifest names is litter of a task that failed.  It is deleted after a day, if files
-that the manifest names hold all its offsets.
+that the manifest names hold all its offsets.  A file that is not whole has nothing that a manifest
+could name, so it is deleted after a day in any case.  If a task still writes it, which the lock
+excludes unless the file system has no working locks, then this task fails when it gives the file
+its name, and is repeated.
 """
 
 import fcntl
@@ -86,6 +90,8 @@ class ArchiveStore:
     def clean(self, now_s: float | None = None) -> list[str]:
         """Delete litter and retired files that are older than a day; return their paths.
 
+        A file that never became whole is deleted in any case.
+
         A file stays, and the log says why, if nobody knows that the archive has all its offsets.
         """
         if self.manifest is None:
@@ -93,7 +99,9 @@ class ArchiveStore:
         before_s = (time() if now_s is None else now_s) - KEPT_S
         named = self.manifest.paths()
         found = dict(self.files.parquet())
-        deleted: list[str] = []
+        deleted = [path for path, changed_s in self.files.parts() if changed_s < before_s]
+        for path in deleted:
+            self.files.delete(path)
         for path, changed_s in found.items():
             if path not in named and changed_s < before_s and self._is_held(path):
                 self.files.delete(path)

@@ -1,7 +1,8 @@
 """Run a Spark task that archives: write its rows to Parquet files, and return a row for each.
 
 The rows of a task are a range of offsets of one partition, in order.  A file has a name that is
-never used twice, so a task that is repeated leaves litter and harms no file of the archive.
+never used twice, so a task that is repeated leaves litter and harms no file of the archive.  It
+gets this name when it is whole and on the disk, and has another one before.
 
 The day of a file is that of its first message.  A message of a later day begins a new file.  One
 of an earlier day does not: clocks of producers differ, and around midnight their messages would
@@ -21,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from daybook.clients.pipelines.archive.files import ArchiveFiles
-from daybook.clients.pipelines.archive.manifest import ArchivedFile
+from daybook.clients.pipelines.archive.manifest import ArchivedFile, part_of
 from daybook.clients.pipelines.archive.parquet import Label
 from daybook.clients.spark.columns import arrow_schema
 from daybook.clients.spark.schema import TYPES
@@ -127,7 +128,7 @@ class NewFile:
         self._path = f"day={self._text}/{token_hex(16)}.parquet"
         self._files = files
         self._schema = arrow_schema(COLUMNS)
-        self._file = files.create(self._path)
+        self._file = files.create(part_of(self._path))
         self._writer = pq.ParquetWriter(
             self._file, self._schema, compression="zstd", write_page_checksum=True
         )
@@ -175,7 +176,7 @@ class NewFile:
             self._waiting, self._waiting_bytes = [], 0
 
     def close(self) -> ArchivedFile:
-        """Make the file durable, with its name, and return what it holds."""
+        """Make the file durable, give it its name, and return what it holds."""
         self._flush()
         label = Label(self._archive, self.partition, self._first, self._last + 1)
         self._writer.add_key_value_metadata(label.metadata())
@@ -183,6 +184,7 @@ class NewFile:
         self._files.sync(self._file)
         size = self._file.tell()
         self._file.close()
+        self._files.rename(part_of(self._path), self._path)
         self._files.sync_directory(self._path.partition("/")[0])
         self._files.sync_directory()
         known = not self._lacks_times

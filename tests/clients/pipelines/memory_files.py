@@ -1,12 +1,12 @@
 """The files of an archive in memory, which stop at any step, and lose what was not synced."""
 
+import re
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
 from daybook.clients.pipelines.archive.files import ArchiveFiles
-from daybook.clients.pipelines.archive.manifest import PATH
 
 
 class StoppedError(Exception):
@@ -116,9 +116,9 @@ class MemoryFiles(ArchiveFiles):
     def open(self, path: str) -> BinaryIO:
         return BytesIO(self.read(path))
 
-    def parquet(self) -> Iterator[tuple[str, float]]:
+    def _named(self, pattern: re.Pattern[str]) -> Iterator[tuple[str, float]]:
         for path, inode in sorted(self._names.items()):
-            if PATH.fullmatch(path):
+            if pattern.fullmatch(path):
                 yield path, inode.changed_s
 
     def size(self, path: str) -> int | None:

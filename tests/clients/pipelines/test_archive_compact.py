@@ -172,7 +172,7 @@ def test_a_crash_at_any_step_leaves_the_archive_right(crash: str) -> None:
     steps = stopping(
         lambda files: compact_store(ArchiveStore(files), 1 << 20, now=lambda: files.now_s), files
     )
-    assert steps == 2 * (4 + 4)  # for each group: a file, and a manifest
+    assert steps == 2 * (5 + 4)  # for each group: a file, and a manifest
     for stopped in seen:
         left = CRASHES[crash](stopped)
         assert offsets(left) == ALL
@@ -182,6 +182,7 @@ def test_a_crash_at_any_step_leaves_the_archive_right(crash: str) -> None:
         # The crash has left litter, which goes after a day, like the old files.
         compact_store(ArchiveStore(left), 1 << 20, now=lambda: left.now_s + DAY_S + 1)  # noqa: B023
         assert len(list(left.parquet())) == 2
+        assert list(left.parts()) == []
         assert offsets(left) == ALL
 
 

@@ -18,7 +18,7 @@ from daybook.clients.pipelines.archive.store import (
     load,
     open_store,
 )
-from daybook.clients.pipelines.archive.write import FileWriter
+from daybook.clients.pipelines.archive.write import FileWriter, NewFile
 from tests.clients.pipelines.memory_files import MemoryFiles, StoppedError
 from tests.clients.pipelines.rows import a_batch, a_row
 from tests.clients.pipelines.test_archive_manifest import (
@@ -115,6 +115,103 @@ def test_a_manifest_never_names_a_file_that_a_crash_takes(crash: str) -> None:
         (5, 9, "2026-11-27"),
         (9, 12, "2026-11-28"),
     ]
+
+
+@pytest.mark.parametrize("crash", CRASHES)
+def test_no_file_of_a_run_that_died_stays_for_ever(crash: str) -> None:
+    """The run writes two files and the manifest, and dies at each of its steps."""
+    from daybook.clients.pipelines.archive.run import with_step
+
+    batch = a_batch(*[a_row(offset, hour=12 if offset < 9 else 30) for offset in range(5, 12)])
+
+    def archive(files: MemoryFiles) -> None:
+        written = [archived(row) for row in FileWriter(files, ID, 1 << 20).run(iter([batch]))]
+        ArchiveStore(files).replace(with_step(a_manifest(), {0: written}))
+
+    seen: list[MemoryFiles] = []
+
+    def files(step: int) -> MemoryFiles:
+        before = holding(a_manifest(), MemoryFiles())
+        before.stop_at = before.steps + step
+        seen.append(before)
+        return before
+
+    assert stopping(archive, files) == 2 * 5 + 4
+    half_written = 0
+    for stopped in seen:
+        left = CRASHES[crash](stopped)
+        half_written += len(list(left.parts()))
+        found = load(left)
+        assert found is not None
+        if not found.partitions[0].files:
+            left.now_s += 3600
+            archive(left)
+        store = ArchiveStore(left)
+        assert store.manifest is not None
+        named = store.manifest.paths()
+        store.clean(left.now_s - 3600 + KEPT_S - 1)
+        assert named <= {path for path, _ in left.parquet()}
+        store.clean(left.now_s + KEPT_S + 1)
+        assert {path for path, _ in left.parquet()} == named
+        assert list(left.parts()) == []
+        for each in store.manifest.partitions[0].files:
+            assert len(left.read(each.path)) == each.bytes
+    assert half_written > 0 or crash == "without power", "a crash may take the name, too"
+
+
+def test_a_file_that_is_being_written_stays_for_a_day(tmp_path: Path) -> None:
+    files = ArchiveFiles(tmp_path)
+    ArchiveStore(files).replace(a_manifest())
+    new = NewFile(files, ID, 20_000)
+    new.write(a_batch(*[a_row(n) for n in range(5, 9)]))
+    ((path, changed_s),) = files.parts()
+    assert Path(path).name.startswith("."), "readers of Parquet leave it out"
+    assert list(files.parquet()) == []
+    with open_store(tmp_path) as store:
+        assert store.clean(changed_s + KEPT_S - 1) == []
+    assert [each for each, _ in files.parts()] == [path]
+    written = new.close()
+    assert list(files.parts()) == []
+    assert [each for each, _ in files.parquet()] == [written.path]
+    with open_store(tmp_path) as store:
+        assert store.clean(changed_s + 3 * KEPT_S) == [], "it is whole, and the archive lacks it"
+
+
+def test_a_file_that_is_deleted_under_its_writer_is_never_named(tmp_path: Path) -> None:
+    """Two archivers at once are possible on a file system without working locks only."""
+    files = ArchiveFiles(tmp_path)
+    store = ArchiveStore(files)
+    store.replace(a_manifest())
+    new = NewFile(files, ID, 20_000)
+    new.write(a_batch(*[a_row(n) for n in range(5, 9)]))
+    ((path, changed_s),) = files.parts()
+    assert ArchiveStore(files).clean(changed_s + KEPT_S + 1) == [path]
+    with pytest.raises(FileNotFoundError):
+        new.close()
+    assert list(files.parquet()) == []
+    assert load(files) == store.manifest
+
+
+def test_links_and_other_hidden_files_are_not_taken_for_half_written_ones(tmp_path: Path) -> None:
+    store = ArchiveStore(ArchiveFiles(tmp_path))
+    store.replace(a_manifest())
+    directory = tmp_path / f"day={DAY}"
+    directory.mkdir()
+    (tmp_path / "kept").touch()
+    names = [
+        ".x.parquet",
+        f".{'a' * 31}.parquet",
+        f".{'A' * 32}.parquet",
+        f".{'a' * 32}.parquet.crc",
+    ]
+    for name in names:
+        (directory / name).touch()
+    (directory / f".{'b' * 32}.parquet").symlink_to(tmp_path / "kept")
+    (directory / f".{'c' * 32}.parquet").mkdir()
+    for path in directory.iterdir():
+        os.utime(path, (0, 0))
+    assert store.clean(KEPT_S + 1) == []
+    assert len(list(directory.iterdir())) == len(names) + 2
 
 
 def test_a_second_archiver_is_refused(tmp_path: Path) -> None:

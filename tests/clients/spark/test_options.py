@@ -45,11 +45,6 @@ def test_options_have_their_defaults_and_any_case() -> None:
             False,
             "mode='x' is neither FAILFAST nor PERMISSIVE",
         ),
-        (
-            {"schemaMode": "topic", "read": "archive+live", "archive": "a"},
-            True,
-            "read=archive.live has no typed columns: use schemaMode=raw",
-        ),
         ({"schemaMode": "topic", "columns": "a,a"}, True, "names a column twice"),
         ({"schemaMode": "topic", "keyType": "int"}, True, "neither binary nor string"),
         ({"onUnreadable": "ignore"}, False, "is none of fail, null, skip"),
@@ -112,6 +107,16 @@ def test_a_query_may_begin_and_end_at_times() -> None:
     lenient = BASE | {"startingTimestamp": "5", "startingOffsetsByTimestampStrategy": "Latest"}
     found = parse_options(lenient, streaming=True).starting
     assert found == AtTimes(5, "startingTimestamp", end_if_none=True)
+
+
+def test_an_archive_has_typed_columns_and_times() -> None:
+    archive = {"topic": "t", "read": "archive+live", "archive": "a"}
+    given = archive | {"schemaMode": "topic", "startingTimestamp": "5", "endingTimestamp": "6"}
+    options = parse_options(BASE | given, streaming=False)
+    assert options.archive == "a"
+    assert options.typed is not None
+    assert options.starting == AtTimes(5, "startingTimestamp", end_if_none=False)
+    assert options.ending == AtTimes(6, "endingTimestamp", end_if_none=True)
 
 
 @pytest.mark.parametrize(
