@@ -4,7 +4,8 @@ An issuer publishes its configuration at `<issuer>/.well-known/openid-configurat
 the URL of its keys.  Both are fetched over https when a token of the issuer first comes, and kept.
 Keys are fetched again when they are old, and when a token names a key that is not known, because
 issuers exchange their keys: but at most once in `ASK_AGAIN_S` for each issuer, whatever clients
-send.  While the issuer cannot be reached, the keys that were fetched last count, up to a bound.
+send.  Clients that need them meanwhile wait for the answer.  While the issuer cannot be reached,
+the keys that were fetched last count, up to a bound.
 
 `Fetch` is a seam: it returns the content of an https URL.
 """
@@ -38,7 +39,8 @@ _KEYS_AGE_S = 3600.0  # Then they are fetched again, at the next token.
 _KEYS_AGE_MAX_S = 24 * 3600.0  # Then they no longer count, if the issuer cannot be reached.
 _KEYS_MAX = 100
 _ANSWER_BYTES_MAX = 256 << 10
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = 10.0  # for the next bytes
+_ANSWER_S = 30.0  # for both answers
 
 
 class FetchError(Exception):
@@ -96,7 +98,8 @@ class OpenIdTokens:
             fresh = now_s < issuer.fetched_s + _KEYS_AGE_S
             if key_id in issuer.keys and fresh:
                 return issuer.keys[key_id]
-            if now_s < issuer.asked_s + ASK_AGAIN_S:
+            awaited = issuer.asking.locked() and key_id not in issuer.keys
+            if now_s < issuer.asked_s + ASK_AGAIN_S and not awaited:
                 break
             async with issuer.asking:
                 if now_s < issuer.asked_s + ASK_AGAIN_S:
@@ -109,13 +112,15 @@ class OpenIdTokens:
 
     async def _refresh(self, issuer: _Issuer) -> None:
         try:
-            issuer.keys = await fetched_keys(issuer.url, self._fetch)
+            # The answer is for all clients: the end of this one's connection does not cut it.
+            with trio.fail_after(_ANSWER_S, shield=True):
+                issuer.keys = await fetched_keys(issuer.url, self._fetch)
             issuer.fetched_s = trio.current_time()
-        except FetchError as error:
+        except (FetchError, trio.TooSlowError) as error:
             self._log.warning(
                 "the keys of an issuer of tokens cannot be fetched",
                 issuer=issuer.url,
-                why=str(error),
+                why=str(error) or f"the answer was not complete after {_ANSWER_S:g} s",
             )
 
 

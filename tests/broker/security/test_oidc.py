@@ -37,10 +37,11 @@ class Issuer:
         self.issuer = ISSUER
         self.keys_url = KEYS_URL
         self.content: bytes | None = None
+        self.takes_s = 0.0
 
     async def fetch(self, url: str) -> bytes:
-        await trio.lowlevel.checkpoint()
         self.asked.append(url)
+        await trio.sleep(self.takes_s)
         if self.away:
             raise FetchError("nobody answers")
         if self.content is not None:
@@ -93,6 +94,65 @@ async def test_many_clients_at_once_ask_the_issuer_once() -> None:
             nursery.start_soon(one)
     assert roles == ["alice"] * 20
     assert len(issuer.asked) == 2
+
+
+async def test_clients_that_come_while_the_keys_are_fetched_wait_for_them(
+    autojump_clock: MockClock,
+) -> None:
+    issuer = Issuer()
+    issuer.takes_s = 2.0
+    tokens = issuer.tokens()
+    roles: list[str] = []
+
+    async def one(text: str, after_s: float) -> None:
+        await trio.sleep(after_s)
+        roles.append(await role(tokens, text))
+
+    for text in (token(), token(SECOND, "2")):
+        async with trio.open_nursery() as nursery:
+            for after_s in (0.0, 1.0, 3.0):
+                nursery.start_soon(one, text, after_s)
+        issuer.keys.append(jwk(SECOND, "2"))
+        await trio.sleep(ASK_AGAIN_S)
+    assert roles == ["alice"] * 6
+    assert len(issuer.asked) == 4
+
+
+async def test_clients_with_a_known_key_do_not_wait_for_others(autojump_clock: MockClock) -> None:
+    issuer = Issuer()
+    tokens = issuer.tokens()
+    assert await role(tokens, token()) == "alice"
+    await trio.sleep(2 * 3600)  # The keys are old, and the issuer takes its time.
+    issuer.takes_s = 9.0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(role, tokens, token())
+        await trio.sleep(1)
+        with trio.fail_after(1):
+            assert await role(tokens, token()) == "alice"
+
+
+async def test_a_client_that_goes_while_the_keys_are_fetched_keeps_nobody_out(
+    autojump_clock: MockClock,
+) -> None:
+    issuer = Issuer()
+    issuer.takes_s = 2.0
+    tokens = issuer.tokens()
+    with trio.move_on_after(1):
+        await tokens.verify(token(), NOW_S)
+    assert await role(tokens, token()) == "alice"
+    assert len(issuer.asked) == 2
+
+
+async def test_an_issuer_that_answers_too_slowly_is_given_up(autojump_clock: MockClock) -> None:
+    issuer = Issuer()
+    issuer.takes_s = 3600.0
+    tokens = issuer.tokens()
+    before = trio.current_time()
+    assert await role(tokens, token()) == "(key)"
+    assert trio.current_time() - before <= 60
+    issuer.takes_s = 0.0
+    await trio.sleep(ASK_AGAIN_S)
+    assert await role(tokens, token()) == "alice"
 
 
 async def test_claims_of_the_issuer_count() -> None:
