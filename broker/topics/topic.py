@@ -42,7 +42,6 @@ from daybook.broker.errors import (
 )
 from daybook.broker.limits import TopicLimits, check_properties
 from daybook.broker.namespaces.policy_table import EffectivePolicies
-from daybook.broker.namespaces.policy_types import PublishRate
 from daybook.broker.protocol.dispatch.key_shared import KeyPolicy
 from daybook.broker.protocol.publish_rate import PublishRateLimit
 from daybook.broker.sinks.topic_sinks import TopicSinks
@@ -50,6 +49,7 @@ from daybook.broker.to_the_end import to_the_end
 from daybook.broker.topics.backlog_quota import BacklogQuotas
 from daybook.broker.topics.deduplication import Deduplication
 from daybook.broker.topics.producer import Producer
+from daybook.broker.topics.publish_limits import PublishLimits
 from daybook.broker.topics.rate_limits import TopicRateLimits
 from daybook.broker.topics.rates import Counters, OutCounters, Rates
 from daybook.broker.topics.topic_log import Done, TopicCursor, TopicLog, TopicLogs, translated
@@ -67,7 +67,6 @@ from daybook.wire.topics import TopicName
 from daybook.wire.transport import Buffer
 
 T = TypeVar("T")
-_RATE_LOOK_S = 1.0  # A producer that waits looks so often if the limit has changed.
 _BACKLOG_READS_S = 2.0  # for reads that only make the statistics exact
 INTERNAL_CURSORS = frozenset({"pulsar.dedup", "__compaction"})
 _INTERNAL_PREFIX = "pulsar.repl."
@@ -118,6 +117,7 @@ class Topic:
         compactions: Compactions,
         unacked: UnackedLimit,
         policies: EffectivePolicies,
+        published_by_broker: PublishRateLimit | None = None,
         deduplication: Deduplication | None = None,
         sinks: Sinks | None = None,
         on_failed: Callable[["Topic", Exception], None],
@@ -130,7 +130,7 @@ class Topic:
         self.unacked = unacked
         self.clock = clock
         self.policies = policies
-        self._publish_rate = publish_rate_limit(policies.publish_rate)
+        self._publish_limits = PublishLimits(policies.publish_rate, published_by_broker)
         self.deduplication = deduplication
         self.keys = keys  # numbers for producers and consumers, none of which is used twice
         self.closing = False  # for good, from the begin of a close or a drop on
@@ -244,8 +244,7 @@ class Topic:
 
         Producers, consumers and subscriptions that are there stay, also if there are too many.
         """
-        if policies.publish_rate != self.policies.publish_rate:
-            self._publish_rate = publish_rate_limit(policies.publish_rate)
+        self._publish_limits.apply(policies.publish_rate)
         if policies.inactive_topics != self.policies.inactive_topics:
             self.used_ms = self.clock.now_ms()
         self.rate_limits.apply(policies)  # before the subscriptions, which share them
@@ -262,8 +261,7 @@ class Topic:
         self.messages += messages
         self.chunks += is_chunk
         self.bytes += len(payload)
-        if self._publish_rate is not None:
-            self._publish_rate.take(messages, len(payload), trio.current_time())
+        self._publish_limits.take(messages, len(payload))
         self.log.append((payload,), messages, producer.stored)
 
     def append_for_sink(self, payload: Sequence[Buffer], messages: int, done: Done) -> None:
@@ -275,12 +273,7 @@ class Topic:
     async def wait_room(self) -> None:
         """Wait until the log takes more entries, and the policies allow more."""
         await self.log.wait_room()
-        # The limit may be changed, or removed, while somebody waits for it.
-        while (limit := self._publish_rate) is not None and not self.closing:
-            wait_s = limit.wait_s(trio.current_time())
-            if not wait_s:
-                return
-            await trio.sleep(min(wait_s, _RATE_LOOK_S))
+        await self._publish_limits.wait_room(lambda: self.closing)
 
     def _confirmed(self) -> None:
         """Wake the readers.
@@ -539,13 +532,6 @@ class Topic:
             UnavailableError(f"this broker no longer serves {self.name}: look it up again")
         )
         self.subscriptions.close()
-
-
-def publish_rate_limit(rate: PublishRate) -> PublishRateLimit | None:
-    messages, size = rate.publish_throttling_rate_in_msg, rate.publish_throttling_rate_in_byte
-    if messages <= 0 and size <= 0:
-        return None
-    return PublishRateLimit(messages, size, trio.current_time())
 
 
 # -- subscriptions
