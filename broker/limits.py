@@ -53,7 +53,7 @@ class UnackedLimits:
 
 @dataclass(frozen=True, slots=True)
 class PublishLimit:
-    """What all producers of a broker together may send in a second; 0: no limit."""
+    """The limit of what all producers of a broker together send in a second; 0: no limit."""
 
     messages_per_s: int = 0
     bytes_per_s: int = 0
