@@ -1,4 +1,4 @@
-"""What twenty clients notice while strangers flood a broker that asks who its clients are.
+"""Measures what twenty clients notice while strangers flood a broker that asks who its clients are.
 
     python -m bench.strangers [ROUNDS] [SECONDS]
 
@@ -189,7 +189,7 @@ class Clients:
         while True:
             try:
                 await _timed(self._once, self.connects)
-            except Exception:  # Whatever it is, a client was kept out.
+            except Exception:  # A client was kept out, for whatever reason.
                 self.failures += 1
             await trio.sleep(0.2)
 

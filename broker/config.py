@@ -133,6 +133,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_unacked_messages_per_subscription_on_broker_blocked: Annotated[
         float, msgspec.Meta(gt=0, le=1)
     ] = 0.16
+    # Messages of all producers of one topic, and of all producers of the broker.
+    publish_messages_per_s: NotNegative = 0
+    publish_bytes_per_s: NotNegative = 0
+    broker_publish_messages_per_s: NotNegative = 0
+    broker_publish_bytes_per_s: NotNegative = 0
     # Deliveries to all consumers of one topic, and to those of one subscription.
     dispatch_messages_per_s: NotNegative = 0
     dispatch_bytes_per_s: NotNegative = 0

@@ -52,12 +52,21 @@ class UnackedLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class PublishLimit:
+    """The limit of what all producers of a broker together send in a second; 0: no limit."""
+
+    messages_per_s: int = 0
+    bytes_per_s: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class TopicLimits:
     loads: LoadLimits = field(default_factory=LoadLimits)
     compaction: CompactionLimits = field(default_factory=CompactionLimits)
     deduplication: DeduplicationLimits = field(default_factory=DeduplicationLimits)
     dispatch: DispatchLimits = field(default_factory=DispatchLimits)
     unacked: UnackedLimits = field(default_factory=UnackedLimits)
+    published: PublishLimit = field(default_factory=PublishLimit)
     read_bytes_max: int = 4 << 20  # in one read, for one subscription
     retry_s: float = 0.2  # after a read that failed
     probe_s: float = 5.0  # for a client to show that it is alive

@@ -36,7 +36,13 @@ from daybook.broker.config import BrokerConfig
 from daybook.broker.context import BrokerContext
 from daybook.broker.errors import CannotJoinError, PreconditionError, UnavailableError
 from daybook.broker.formats import READABLE, SINKS, Formats
-from daybook.broker.limits import BrokerLimits, CompactionLimits, TopicLimits, UnackedLimits
+from daybook.broker.limits import (
+    BrokerLimits,
+    CompactionLimits,
+    PublishLimit,
+    TopicLimits,
+    UnackedLimits,
+)
 from daybook.broker.metrics import BrokerMetrics
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.records import INCARNATION, BrokerRecord, ClusterData
@@ -747,6 +753,9 @@ def topic_limits(limits: BrokerLimits, config: BrokerConfig) -> TopicLimits:
         unacked=UnackedLimits(
             config.max_unacked_messages_per_broker,
             config.max_unacked_messages_per_subscription_on_broker_blocked,
+        ),
+        published=PublishLimit(
+            config.broker_publish_messages_per_s, config.broker_publish_bytes_per_s
         ),
         stalled_s=config.dispatch_stalled_s,
     )

@@ -16,7 +16,7 @@ from typing import Any, cast
 from daybook.broker.admin import permissions
 from daybook.broker.admin.handling import Call, Handler
 from daybook.broker.admin.operations import Operations
-from daybook.broker.errors import NotAllowedError, PreconditionError
+from daybook.broker.errors import InvalidNameError, NotAllowedError, PreconditionError
 from daybook.broker.limits import check_properties
 from daybook.broker.namespaces import policy_table as table
 from daybook.broker.namespaces.policy_table import Fields, Policy, Slot
@@ -29,6 +29,7 @@ from daybook.broker.namespaces.unused_policies import (
 )
 
 OpsCall = Call[Operations]
+_NAME_CHARS_MAX = 1 << 10
 Handlers = Mapping[str, Handler[Operations]]
 
 
@@ -165,6 +166,11 @@ def of_topics() -> dict[str, Handlers]:
     }
     found["backlogQuotaMap"] = {"GET": _quotas_of_topic}
     found["backlogQuota"] = {"POST": _set_quota_of_topic, "DELETE": _remove_quota_of_topic}
+    found["{subscription}/dispatchRate"] = {
+        "GET": _get_of_subscription,
+        "POST": _set_of_subscription,
+        "DELETE": _remove_of_subscription,
+    }
     for path, unused in _UNUSED_OF_TOPICS.items():
         refuse = partial(_refuse_of_topic, unused)
         found[path] = {"GET": _nothing_of_topic, "POST": refuse, "DELETE": _nothing_of_topic}
@@ -351,6 +357,25 @@ async def _set_of_topic(path: PolicyPath, call: OpsCall) -> None:
 async def _remove_of_topic(path: PolicyPath, call: OpsCall) -> None:
     _check_local(call)
     await call.parts.set_topic_policy(call.topic, path.policy, None)
+
+
+def _of_subscription(call: OpsCall) -> PolicyPath:
+    name = call.path("subscription")
+    if not name or len(name) > _NAME_CHARS_MAX:
+        raise InvalidNameError(f"{name[:64]!r} is not the name of a subscription")
+    return PolicyPath(table.dispatch_rate_of(name))
+
+
+async def _get_of_subscription(call: OpsCall) -> object:
+    return await _get_of_topic(_of_subscription(call), call)
+
+
+async def _set_of_subscription(call: OpsCall) -> None:
+    await _set_of_topic(_of_subscription(call), call)
+
+
+async def _remove_of_subscription(call: OpsCall) -> None:
+    await _remove_of_topic(_of_subscription(call), call)
 
 
 async def _nothing_of_topic(call: OpsCall) -> None:

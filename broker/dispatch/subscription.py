@@ -442,7 +442,9 @@ class Subscription:
 
     def _apply_rates(self, policies: EffectivePolicies) -> None:
         """Serve the consumers by the limit of the topic, which comes first, and by the own one."""
-        self.dispatch_rate.apply(policies.subscription_dispatch_rate)
+        own = policies.of_subscriptions.get(self.name)
+        rate = None if own is None else own.dispatch_rate
+        self.dispatch_rate.apply(rate or policies.subscription_dispatch_rate)
         both = (self.topic.rate_limits.dispatch.limit, self.dispatch_rate.limit)
         limits = [limit for limit in both if limit is not None]
         self.dispatcher.rates = DispatchRates(limits) if limits else None

@@ -35,6 +35,7 @@ from daybook.broker.namespaces.policy_types import (
     PublishRate,
     Retention,
     SubscribeRate,
+    SubscriptionPolicies,
     SubscriptionType,
 )
 from daybook.broker.protocol.schemas.compatibility import AUTO_UPDATE
@@ -64,7 +65,8 @@ class EffectivePolicies:
     auto_subscription_creation: AutoSubscriptionCreation
     publish_rate: PublishRate
     dispatch_rate: DispatchRate  # all subscriptions together
-    subscription_dispatch_rate: DispatchRate
+    subscription_dispatch_rate: DispatchRate  # each subscription without an own one
+    of_subscriptions: Mapping[str, SubscriptionPolicies]  # by name, only those that have own ones
     subscribe_rate: SubscribeRate
     message_ttl_s: int
     subscription_expiry_minutes: int
@@ -145,6 +147,41 @@ class InMap(Slot):
         if value is not None:
             values[self._part or cluster] = value
         fields[self.key] = values
+
+
+class OfSubscription(Slot):
+    """The value is a policy of one subscription, in the map of all of them."""
+
+    def __init__(self, subscription: str, part: str) -> None:
+        super().__init__("subscriptionPolicies")
+        self._subscription = subscription
+        self._part = part
+
+    def get(self, fields: Mapping[str, object], cluster: str) -> object:
+        del cluster
+        return self._policies(self._all(fields)).get(self._part)
+
+    def put(self, fields: Fields, value: object, cluster: str) -> None:
+        del cluster
+        found = self._all(fields)
+        policies = self._policies(found)
+        policies.pop(self._part, None)
+        found.pop(self._subscription, None)
+        if value is not None:
+            policies[self._part] = value
+        if policies:
+            found[self._subscription] = policies
+        fields.pop(self.key, None)
+        if found:
+            fields[self.key] = found
+
+    def _all(self, fields: Mapping[str, object]) -> Fields:
+        found = fields.get(self.key)
+        return dict(cast("Fields", found)) if isinstance(found, dict) else {}
+
+    def _policies(self, of_all: Mapping[str, object]) -> Fields:
+        found = of_all.get(self._subscription)
+        return dict(cast("Fields", found)) if isinstance(found, dict) else {}
 
 
 class DelayedKeys(Slot):
@@ -306,6 +343,9 @@ SUBSCRIPTION_DISPATCH_RATE = Policy(
     InMap("subscriptionDispatchRate"),
     Slot("subscriptionDispatchRate"),
 )
+OF_SUBSCRIPTIONS = Policy(
+    "of_subscriptions", dict[str, SubscriptionPolicies], topic=Slot("subscriptionPolicies")
+)
 SUBSCRIBE_RATE = Policy(
     "subscribe_rate", SubscribeRate, InMap("clusterSubscribeRate"), Slot("subscribeRate")
 )
@@ -346,6 +386,14 @@ AGE_QUOTA = Policy(
     on_invalid=_NOTHING,
     nothing=_NO_QUOTA,
 )
+
+
+def dispatch_rate_of(subscription: str) -> Policy:
+    """Return the dispatch rate of a single subscription, as a policy of its topic."""
+    slot = OfSubscription(subscription, "dispatchRate")
+    return Policy("subscription_dispatch_rate", DispatchRate, topic=slot)
+
+
 QUOTAS: Mapping[str, Policy] = {_SIZE: SIZE_QUOTA, _AGE: AGE_QUOTA}
 INACTIVE_TOPICS = Policy(
     "inactive_topics",
@@ -415,6 +463,7 @@ TABLE: tuple[Policy, ...] = (
     PUBLISH_RATE,
     DISPATCH_RATE,
     SUBSCRIPTION_DISPATCH_RATE,
+    OF_SUBSCRIPTIONS,
     SUBSCRIBE_RATE,
     MESSAGE_TTL,
     SUBSCRIPTION_EXPIRY,
@@ -455,12 +504,15 @@ def defaults(config: BrokerConfig) -> EffectivePolicies:
             partitions or None,
         ),
         auto_subscription_creation=AutoSubscriptionCreation(config.auto_create_subscriptions),
-        publish_rate=PublishRate(),
+        publish_rate=PublishRate(
+            config.publish_messages_per_s or -1, config.publish_bytes_per_s or -1
+        ),
         dispatch_rate=_dispatch_rate(config.dispatch_messages_per_s, config.dispatch_bytes_per_s),
         subscription_dispatch_rate=_dispatch_rate(
             config.subscription_dispatch_messages_per_s,
             config.subscription_dispatch_bytes_per_s,
         ),
+        of_subscriptions={},
         subscribe_rate=SubscribeRate(
             config.subscribes_per_consumer or -1, config.subscribes_period_s
         ),

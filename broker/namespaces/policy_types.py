@@ -126,6 +126,12 @@ class DispatchRate(msgspec.Struct, frozen=True, rename="camel"):
     rate_period_in_second: Period = 1
 
 
+class SubscriptionPolicies(msgspec.Struct, frozen=True, rename="camel"):
+    """The policies of a single subscription.  None: those of its topic count."""
+
+    dispatch_rate: DispatchRate | None = None
+
+
 class SubscribeRate(msgspec.Struct, frozen=True, rename="camel"):
     """How often one consumer may subscribe in a period.  Below 1: no limit."""
 

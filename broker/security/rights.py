@@ -219,6 +219,7 @@ _TOPIC_ROWS = (
     (Right.ADMIN, "DELETE", "/{topic}/truncate"),
     (Right.ADMIN, "POST", "/{topic}/terminate /{topic}/terminate/partitions"),
     (Right.BROKER, "POST", "/{topic}/sinks/admit /{topic}/sinks/apply"),
+    (Right.ADMIN, "GET POST DELETE", "/{topic}/{subscription}/dispatchRate"),
     (Right.ADMIN, "GET", "/{topic}/permissions"),
     (Right.ADMIN, "POST DELETE", "/{topic}/permissions/{role}"),
     (Right.ADMIN, _ALL, "/{topic}/{rest:path}"),

@@ -32,10 +32,11 @@ from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.policy_table import EffectivePolicies
 from daybook.broker.protocol.bundles import BundleName, contains
 from daybook.broker.protocol.dispatch.interface import Entry
+from daybook.broker.protocol.publish_rate import PublishRateLimit
 from daybook.broker.topics.bugs import TopicBugs
 from daybook.broker.topics.producer import Producer
+from daybook.broker.topics.publish_limits import PublishLimits
 from daybook.broker.topics.rates import Counters, OutCounters, Rates
-from daybook.broker.topics.stored_topic import publish_rate_limit
 from daybook.broker.topics.topic_producers import TopicProducers
 from daybook.broker.topics.topic_subscriptions import (
     ConsumerRequest,
@@ -50,7 +51,6 @@ _NO_PLACE = Position(0, 0)
 _TURN_ENTRIES = 128  # With more, or with more bytes, they are given to the subscriptions at once.
 _TURN_BYTES = 1 << 20
 _TURN_DELIVERIES = 1_000  # caused by one connection; then other tasks run
-_RATE_LOOK_S = 1.0
 
 
 class NonPersistentTopic:
@@ -72,6 +72,7 @@ class NonPersistentTopic:
         clock: WallClock,
         keys: Iterator[int],
         policies: EffectivePolicies,
+        published_by_broker: PublishRateLimit | None = None,
         start_task: Callable[..., None],
         run: Callable[..., Awaitable[None]],
         on_bug: Callable[["NonPersistentTopic", str, Exception], None],
@@ -91,7 +92,7 @@ class NonPersistentTopic:
         self.entries = 0
         self.rates = Rates()
         self.used_s = trio.current_time()  # when somebody was last seen to use it
-        self._publish_rate = publish_rate_limit(policies.publish_rate)
+        self._publish_limits = PublishLimits(policies.publish_rate, published_by_broker)
         self._arrived: list[Entry] = []
         self._sizes: list[int] = []
         self._arrived_bytes = 0
@@ -120,8 +121,7 @@ class NonPersistentTopic:
         """Do nothing: the epoch of the topic is forgotten with the topic."""
 
     def apply_policies(self, policies: EffectivePolicies) -> None:
-        if policies.publish_rate != self.policies.publish_rate:
-            self._publish_rate = publish_rate_limit(policies.publish_rate)
+        self._publish_limits.apply(policies.publish_rate)
         self.policies = policies
 
     def append(
@@ -133,8 +133,7 @@ class NonPersistentTopic:
         self.messages += messages
         self.chunks += is_chunk
         self.bytes += size
-        if self._publish_rate is not None:
-            self._publish_rate.take(messages, size, trio.current_time())
+        self._publish_limits.take(messages, size)
         producer.stored(_NO_PLACE, None)
         subscriptions = len(self.subscriptions.by_name)
         if not subscriptions:
@@ -178,11 +177,7 @@ class NonPersistentTopic:
     async def wait_room(self) -> None:
         """Wait until the policies allow more messages."""
         await trio.lowlevel.checkpoint()
-        while (limit := self._publish_rate) is not None and not self.closing:
-            wait_s = limit.wait_s(trio.current_time())
-            if not wait_s:
-                return
-            await trio.sleep(min(wait_s, _RATE_LOOK_S))
+        await self._publish_limits.wait_room(lambda: self.closing)
 
     # -- numbers
 
@@ -306,6 +301,7 @@ class NonPersistentTopics:
         *,
         clock: WallClock,
         limits: TopicLimits,
+        published_by_broker: PublishRateLimit | None = None,
         keys: Iterator[int],
         owns: Callable[[TopicName], bool],
         may_load: Callable[[TopicName], bool],
@@ -314,6 +310,7 @@ class NonPersistentTopics:
     ) -> None:
         self._policies = policies
         self._clock = clock
+        self._published_by_broker = published_by_broker
         self._limits = limits
         self._keys = keys
         self._owns = owns
@@ -405,6 +402,7 @@ class NonPersistentTopics:
             clock=self._clock,
             keys=self._keys,
             policies=policies,
+            published_by_broker=self._published_by_broker,
             start_task=self._nursery.start_soon,
             run=self._run,
             on_bug=self._has_bug,

@@ -15,10 +15,10 @@ from daybook.broker.dispatch.unacked_limit import UnackedLimit
 from daybook.broker.errors import BrokerError, TopicTerminatedError, UnavailableError
 from daybook.broker.limits import TopicLimits
 from daybook.broker.namespaces.policy_table import EffectivePolicies
-from daybook.broker.namespaces.policy_types import PublishRate
 from daybook.broker.protocol.publish_rate import PublishRateLimit
 from daybook.broker.topics.deduplication import Deduplication
 from daybook.broker.topics.producer import Producer
+from daybook.broker.topics.publish_limits import PublishLimits
 from daybook.broker.topics.rate_limits import TopicRateLimits
 from daybook.broker.topics.rates import Rates
 from daybook.broker.topics.topic_log import Done, TopicCursor, TopicLog, TopicLogs, translated
@@ -28,8 +28,6 @@ from daybook.managed_ledger.position import Position
 from daybook.wire.clock import WallClock
 from daybook.wire.topics import TopicName
 from daybook.wire.transport import Buffer
-
-_RATE_LOOK_S = 1.0  # A producer that waits looks so often if the limit has changed.
 
 
 class Termination:
@@ -77,6 +75,7 @@ class StoredTopic:
         compactions: Compactions,
         unacked: UnackedLimit,
         policies: EffectivePolicies,
+        published_by_broker: PublishRateLimit | None,
         deduplication: Deduplication | None,
         on_failed: Callable[[Exception], None],
         on_bug: Callable[[str, Exception], None],
@@ -101,7 +100,7 @@ class StoredTopic:
         self.rates = Rates()
         self.rate_limits = TopicRateLimits(policies, self.rates)
         self.compaction = TopicCompaction(name, log, logs, compactions, self.start_task)
-        self._publish_rate = publish_rate_limit(policies.publish_rate)
+        self._publish_limits = PublishLimits(policies.publish_rate, published_by_broker)
         self._on_failed = on_failed
         self._on_bug = on_bug
         self._call_when_appended: dict[Callable[[], None], None] = {}
@@ -151,8 +150,7 @@ class StoredTopic:
         self.messages += messages
         self.chunks += is_chunk
         self.bytes += len(payload)
-        if self._publish_rate is not None:
-            self._publish_rate.take(messages, len(payload), trio.current_time())
+        self._publish_limits.take(messages, len(payload))
         self.log.append((payload,), messages, producer.stored)
 
     def append_for_sink(self, payload: Sequence[Buffer], messages: int, done: Done) -> None:
@@ -164,12 +162,7 @@ class StoredTopic:
     async def wait_room(self) -> None:
         """Wait until the log takes more entries, and the policies allow more."""
         await self.log.wait_room()
-        # The limit may be changed, or removed, while somebody waits for it.
-        while (limit := self._publish_rate) is not None and not self.closing:
-            wait_s = limit.wait_s(trio.current_time())
-            if not wait_s:
-                return
-            await trio.sleep(min(wait_s, _RATE_LOOK_S))
+        await self._publish_limits.wait_room(lambda: self.closing)
 
     def _confirmed(self) -> None:
         """Wake the readers.
@@ -279,10 +272,3 @@ class StoredTopic:
         if not found or found[0].position != position:
             return 0
         return delivered_head(found[0].data).messages
-
-
-def publish_rate_limit(rate: PublishRate) -> PublishRateLimit | None:
-    messages, size = rate.publish_throttling_rate_in_msg, rate.publish_throttling_rate_in_byte
-    if messages <= 0 and size <= 0:
-        return None
-    return PublishRateLimit(messages, size, trio.current_time())

@@ -20,7 +20,6 @@ removes subscriptions, and `TopicProducers` decides who may produce.
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
 
 import trio
 
@@ -33,11 +32,12 @@ from daybook.broker.errors import (
 )
 from daybook.broker.limits import TopicLimits
 from daybook.broker.namespaces.policy_table import EffectivePolicies
+from daybook.broker.protocol.publish_rate import PublishRateLimit
 from daybook.broker.sinks.topic_sinks import TopicSinks
 from daybook.broker.topics.backlog_quota import BacklogQuotas
 from daybook.broker.topics.deduplication import Deduplication
 from daybook.broker.topics.rates import Counters, OutCounters
-from daybook.broker.topics.stored_topic import StoredTopic, Termination, publish_rate_limit
+from daybook.broker.topics.stored_topic import StoredTopic, Termination
 from daybook.broker.topics.topic_log import TopicLog, TopicLogs, translated
 from daybook.broker.topics.topic_producers import TopicProducers
 from daybook.broker.topics.topic_subscriptions import TopicSubscriptions
@@ -47,11 +47,7 @@ from daybook.managed_ledger.traffic import NO_TRAFFIC, Traffic
 from daybook.wire.clock import WallClock
 from daybook.wire.topics import TopicName
 
-T = TypeVar("T")
-_RATE_LOOK_S = 1.0  # A producer that waits looks so often if the limit has changed.
 _BACKLOG_READS_S = 2.0  # for reads that only make the statistics exact
-INTERNAL_CURSORS = frozenset({"pulsar.dedup", "__compaction"})
-_INTERNAL_PREFIX = "pulsar.repl."
 
 
 class Topic(StoredTopic):
@@ -74,6 +70,7 @@ class Topic(StoredTopic):
         compactions: Compactions,
         unacked: UnackedLimit,
         policies: EffectivePolicies,
+        published_by_broker: PublishRateLimit | None = None,
         deduplication: Deduplication | None = None,
         sinks: Sinks | None = None,
         on_failed: Callable[["Topic", Exception], None],
@@ -89,6 +86,7 @@ class Topic(StoredTopic):
             compactions=compactions,
             unacked=unacked,
             policies=policies,
+            published_by_broker=published_by_broker,
             deduplication=deduplication,
             on_failed=partial(on_failed, self),
             on_bug=partial(on_bug, self),
@@ -154,8 +152,7 @@ class Topic(StoredTopic):
 
         Producers, consumers and subscriptions that are there stay, also if there are too many.
         """
-        if policies.publish_rate != self.policies.publish_rate:
-            self._publish_rate = publish_rate_limit(policies.publish_rate)
+        self._publish_limits.apply(policies.publish_rate)
         if policies.inactive_topics != self.policies.inactive_topics:
             self.used_ms = self.clock.now_ms()
         self.rate_limits.apply(policies)  # before the subscriptions, which share them

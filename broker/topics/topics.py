@@ -56,6 +56,7 @@ from daybook.broker.topics.loads import Load as LoadUnderWay
 from daybook.broker.topics.loads import LoadProgress, Loads
 from daybook.broker.topics.non_persistent import NonPersistentTopic, NonPersistentTopics
 from daybook.broker.topics.policy_updates import PolicyUpdates
+from daybook.broker.topics.publish_limits import publish_rate_limit
 from daybook.broker.topics.rates import PERIOD_S
 from daybook.broker.topics.topic import Topic
 from daybook.broker.topics.topic_log import TopicLog, TopicLogs
@@ -138,6 +139,8 @@ class Topics:
         self._waiter_ids = count(1)
         self._compactions = Compactions(self.limits.compaction, clock=clock, rng=rng, log=log)
         self.unacked = UnackedLimit(self.limits.unacked, log)
+        published = self.limits.published
+        self._published = publish_rate_limit(published.messages_per_s, published.bytes_per_s)
         self._keys: Iterator[int] = count(1)  # for producers and consumers
         self._names = count()
         self._deleting: set[str] = set()  # topics that are deleted instead of closed
@@ -153,6 +156,7 @@ class Topics:
             policies,
             clock=clock,
             limits=self.limits,
+            published_by_broker=self._published,
             keys=self._keys,
             owns=lambda name: self._owns(name),
             may_load=lambda name: self._may_load(name),
@@ -633,6 +637,7 @@ class Topics:
             compactions=self._compactions,
             unacked=self.unacked,
             policies=policies,
+            published_by_broker=self._published,
             deduplication=known,
             sinks=self.sinks,
             on_failed=self._topic_failed,

@@ -13,7 +13,7 @@ from daybook.broker.config import parse
 from daybook.broker.dispatch.explain import explain
 from daybook.broker.errors import TooManyRequestsError
 from daybook.broker.namespaces.policy_table import defaults
-from daybook.broker.namespaces.policy_types import DispatchRate, SubscribeRate
+from daybook.broker.namespaces.policy_types import DispatchRate, SubscribeRate, SubscriptionPolicies
 from daybook.broker.protocol.dispatch_rate import DispatchRates, Room
 from daybook.wire.messages.consumer import Delivery
 from daybook.wire.proto import pulsar_pb2 as pb
@@ -103,6 +103,29 @@ async def test_subscriptions_share_the_rate_of_their_topic_and_none_starves(
         await one.deliveries(40)
         await two.deliveries(40)
         assert 2.5 < trio.current_time() - began < 4.5
+
+
+async def test_a_single_subscription_may_have_a_rate_of_its_own(
+    autojump_clock: MockClock,
+) -> None:
+    own = {"slow": SubscriptionPolicies(TEN), "fast": SubscriptionPolicies(OFF)}
+    rates = {"subscription_dispatch_rate": DispatchRate(20), "of_subscriptions": own}
+    async with backlog_of(40, **rates) as (cluster, client):
+        others = [await cluster.client() for _ in range(2)]
+        began, took = trio.current_time(), dict[str, float]()
+
+        async def take(name: str, each: Client) -> None:
+            await each.deliveries(40)
+            took[name] = trio.current_time() - began
+
+        names = {"slow": client, "fast": others[0], "like all": others[1]}
+        for name, each in names.items():
+            await subscribe(each, name=name)
+        async with trio.open_nursery() as nursery:
+            for name, each in names.items():
+                nursery.start_soon(take, name, each)
+        assert took["fast"] < 0.5 < took["like all"] < 1.7
+        assert 2.5 < took["slow"] < 4
 
 
 @pytest.mark.parametrize("other", [OFF, DispatchRate(1_000), DispatchRate(0, 0)])

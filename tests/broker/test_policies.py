@@ -8,13 +8,17 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from daybook.broker.config import parse
 from daybook.broker.errors import PreconditionError
+from daybook.broker.limits import BrokerLimits, PublishLimit, TopicLimits
+from daybook.broker.namespaces.policy_table import defaults
 from daybook.broker.namespaces.policy_types import (
     AutoSubscriptionCreation,
     AutoTopicCreation,
     DelayedDelivery,
     PublishRate,
 )
+from daybook.broker.server import topic_limits
 from daybook.wire.messages.client import SendReceipt
 from daybook.wire.messages.consumer import Delivery
 from daybook.wire.proto import pulsar_pb2 as pb
@@ -288,6 +292,29 @@ async def test_a_publish_rate_counts_bytes(autojump_clock: MockClock) -> None:
             await client.settle(0.01)
         await client.receipts(10)
         assert 7 < trio.current_time() - began < 12
+
+
+async def test_all_producers_of_a_broker_share_its_rate(autojump_clock: MockClock) -> None:
+    limits = TopicLimits(published=PublishLimit(messages_per_s=20))
+    names = [TOPIC, "persistent://public/default/b", "non-persistent://public/default/c"]
+    async with open_broker(settings={"keep_alive_s": 1e6}, topic_limits=limits) as cluster:
+        clients = [await cluster.client() for _ in names]
+        for client, name in zip(clients, names, strict=True):
+            await client.producer(topic=name)
+        began = trio.current_time()
+        for number in range(40):
+            for client in clients:
+                client.send(number)
+            await clients[0].settle(0.01)
+        for client in clients:
+            await client.receipts(40)
+        assert 4 < trio.current_time() - began < 8, "120 messages at 20 a second, 20 at once"
+
+
+def test_settings_for_the_rates_of_publishing() -> None:
+    config = parse({"publish_messages_per_s": 5, "broker_publish_bytes_per_s": 7})
+    assert defaults(config).publish_rate == PublishRate(5, -1)
+    assert topic_limits(BrokerLimits(), config).published == PublishLimit(0, 7)
 
 
 async def test_a_client_that_waits_gets_signs_of_life(autojump_clock: MockClock) -> None:

@@ -35,6 +35,7 @@ _MODULES = {
     ),
     "storage": ("storage.records", "storage.index", "storage.boot", "storage.identity"),
     "http": ("http.admin", "http.peer_answer", "http.admin_answer"),
+    "handshakes": ("handshake.tls", "handshake.http", "handshake.credentials"),
     "control": ("control",),
     "broker_session": ("session.broker",),
     "bookie_session": ("session.bookie",),

@@ -18,7 +18,7 @@ from daybook.broker.errors import (
 )
 from daybook.broker.namespaces import policy_table as table
 from daybook.broker.namespaces.policy_table import EffectivePolicies, Layer, OnInvalid, defaults
-from daybook.broker.namespaces.policy_types import Retention
+from daybook.broker.namespaces.policy_types import DispatchRate, Retention
 from daybook.broker.namespaces.records import policies_path, topic_policies_path
 from daybook.wire.topics import TopicName
 from tests.broker.control.brokers import ControlPlane, open_cluster
@@ -107,6 +107,11 @@ VALUES: dict[str, tuple[object, object, object]] = {
         {"subscribeThrottlingRatePerConsumer": -1, "ratePeriodInSecond": 1},
         {"subscribeThrottlingRatePerConsumer": 5, "ratePeriodInSecond": 0},
     ),
+    "of_subscriptions": (
+        {"s": {"dispatchRate": _DISPATCH_RATES[0]}},
+        {"s": {"dispatchRate": _DISPATCH_RATES[1]}, "other": {"dispatchRate": None}},
+        {"s": {"dispatchRate": 5}},
+    ),
     "size_quota": (
         {"limitSize": 5, "limitTime": -1, "policy": "producer_exception"},
         {"limitSize": 7, "limitTime": -1, "policy": "producer_request_hold"},
@@ -147,7 +152,10 @@ def test_the_table_has_a_row_for_each_policy() -> None:
     for paths, level in ((rest.NAMESPACE, "namespace"), (rest.TOPIC, "topic")):
         of_level = {p.name for p in table.TABLE if getattr(p, level) is not None}
         with_path = {each.policy.name for each in paths.values()}
-        assert with_path | {p.name for p in table.QUOTAS.values()} == of_level
+        others = {p.name for p in table.QUOTAS.values()}
+        if level == "topic":
+            others.add(table.OF_SUBSCRIPTIONS.name)  # It has paths for single subscriptions.
+        assert with_path | others == of_level
 
 
 @pytest.mark.parametrize("path", rest.NAMESPACE)
@@ -278,6 +286,32 @@ async def test_the_ttl_of_a_topic_is_a_parameter_of_the_request() -> None:
         assert await one("GET", f"{TOPICS}/t/messageTTL") == 90
         with pytest.raises(PreconditionError, match="messageTTL"):
             await one("POST", f"{TOPICS}/t/messageTTL", messageTTL="soon")
+
+
+async def test_the_dispatch_rate_of_a_single_subscription() -> None:
+    async with two_brokers() as admins:
+        one, two = await owner_and_other(admins, "t")
+        await one("PUT", f"{TOPICS}/t")
+        own, topics = f"{TOPICS}/t/a%2Fb/dispatchRate", f"{TOPICS}/t/subscriptionDispatchRate"
+        rate, general = ({"dispatchThrottlingRateInMsg": count} for count in (5, 9))
+        assert await one("GET", own) is None
+        await one("POST", topics, general)
+        await one("POST", own, rate)
+        await one("POST", f"{TOPICS}/t/other/dispatchRate", general)
+        found: Any = await two("GET", own)
+        assert found["dispatchThrottlingRateInMsg"] == 5
+        in_force = await one.broker.policies.effective(TopicName.parse("t"))
+        rates = {name: each.dispatch_rate for name, each in in_force.of_subscriptions.items()}
+        assert rates == {"a/b": DispatchRate(5), "other": DispatchRate(9)}
+        shown: Any = await one("GET", f"{TOPICS}/t/none/dispatchRate", applied="true")
+        assert shown["dispatchThrottlingRateInMsg"] == 9
+        await two("DELETE", own)
+        assert await one("GET", own) is None
+        await two("DELETE", f"{TOPICS}/t/other/dispatchRate")
+        assert not (await two.broker.policies.effective(TopicName.parse("t"))).of_subscriptions
+        for wrong in ({"dispatchThrottlingRateInMsg": "x"}, {"ratePeriodInSecond": 0}):
+            with pytest.raises(PreconditionError):
+                await one("POST", own, wrong)
 
 
 async def test_what_pulsars_tools_send_is_kept_and_shown() -> None:
