@@ -122,14 +122,14 @@ async def obstacles(store: MetadataStore, wanted: Wanted, generation: int) -> li
             )
         elif said is not None and process.session not in sessions:
             sessions.add(process.session)
-            result += _obstacle(process, said, wanted, generation)
-    for session in sorted({*there} - sessions):
-        process = Registered(there[session].process.kind, there[session].process.name, session)
-        result += _obstacle(process, there[session], wanted, generation)
+            result += _obstacle(said, wanted, generation)
+    for session in sorted({*there} - sessions):  # They are about to register, perhaps.
+        result += _obstacle(there[session], wanted, generation)
     return result
 
 
-def _obstacle(process: Registered, said: Announced, wanted: Wanted, generation: int) -> list[str]:
+def _obstacle(said: Announced, wanted: Wanted, generation: int) -> list[str]:
+    process = f"{said.process.kind} {said.process.name}"
     if not said.identities:
         return [
             f"the {process} shows no identity: set zookeeper_user and zookeeper_password_file, and"
