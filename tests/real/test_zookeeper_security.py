@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,7 +23,14 @@ from daybook.clients.cli.zookeeper import ServerTls
 from daybook.wire.metadata.acl import digest_identity
 from daybook.wire.tls_files import TlsFiles
 from tests.harness.certificates import Authority
-from tests.harness.processes import DAYBOOK, PATIENCE_S, ServerProcess, end, wait_until
+from tests.harness.processes import (
+    DAYBOOK,
+    PATIENCE_S,
+    ServerProcess,
+    daybook,
+    end,
+    wait_until,
+)
 from tests.harness.zookeeper import run_zookeeper
 from tests.real.traffic import open_traffic
 
@@ -294,3 +302,64 @@ async def test_the_operator_gets_in_with_the_own_identity(secure: Secure) -> Non
     done = await in_thread(lambda: secure.secure("--undo", user="admin", password=ADMIN_PASSWORD))
     assert done.returncode == 0, done.stderr
     assert "open" in done.stdout
+
+
+def test_the_way_back_in_when_all_passwords_are_lost(tmp_path: Path) -> None:
+    """ZooKeeper's superDigest opens a tree to which nobody has a password any more."""
+    with run_zookeeper(tmp_path / "zookeeper") as zookeeper:
+
+        def cluster(*words: str, user: str) -> "subprocess.CompletedProcess[str]":
+            file = tmp_path / user
+            file.write_text(f"the password of {user}\n")
+            who = ("--zookeeper-user", user, "--zookeeper-password-file", str(file))
+            where = () if words == ("identity",) else ("--zookeeper", zookeeper.address)
+            return daybook("cluster", *words, *where, *who)
+
+        client = KazooClient(zookeeper.address)
+        client.start(PATIENCE_S)
+        client.create("/ledgers/00/0000/L0000", b"password", makepath=True)
+        words = ("secure-metadata", "--admin-identity", ADMIN)
+        assert cluster(*words, user="lost").returncode == 0
+        with pytest.raises(NoAuthError):
+            client.get("/ledgers/00/0000/L0000")
+        assert cluster("secure-metadata", "--undo", user="super").returncode == 1
+
+        superuser = cluster("identity", user="super").stdout.strip().removeprefix("digest:")
+        option = f"-Dzookeeper.DigestAuthenticationProvider.superDigest={superuser}"
+        zookeeper.kill()
+        zookeeper.start(option)
+        opened = cluster("secure-metadata", "--undo", user="super")
+        assert opened.returncode == 0, opened.stderr
+        client.set("/ledgers/00/0000/L0000", b"mine again")
+        client.stop()
+        client.close()
+
+
+def test_the_records_are_shown_to_those_who_may_see_them(tmp_path: Path) -> None:
+    script = Path(__file__).parents[2] / "tools" / "show_zookeeper.py"
+    authority = Authority(tmp_path)
+    issued = authority.issue("zookeeper")
+    files = TlsFiles(issued.certificate, issued.key, authority.trusted)
+    with run_zookeeper(tmp_path / "zookeeper", ServerTls(files)) as zookeeper:
+        made = Secure(tmp_path, authority, f"localhost:{zookeeper.port}", [(0, 0)] * 5)
+        client = made.open_kazoo()
+        for name, value in (("LAYOUT", b"x"), ("INSTANCEID", b"y"), ("00/0000/L0000", b"")):
+            client.create(f"/ledgers/{name}", value, makepath=True)
+        client.create("/managed-ledgers", b"")
+        assert made.secure("--admin-identity", ADMIN).returncode == 0
+
+        def show(*who: str) -> str:
+            trusted = ("--tls-trusted", str(authority.trusted))
+            words = [sys.executable, str(script), made.zookeeper, *trusted, *who]
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+
+        hidden = "/ledgers/00/0000/L0000   (not readable without an identity)"
+        stranger = show()
+        assert hidden in stranger
+        assert '"step":"protected"' in stranger
+        file = made.file("daybook.password", PASSWORD)
+        assert hidden not in show("--user", "daybook", "--password-file", str(file))
+        client.stop()
+        client.close()
