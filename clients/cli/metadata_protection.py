@@ -70,7 +70,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the operator wants the lists to say."""
+    """The identities that the operator wants in the lists."""
 
     identities: tuple[str, ...]
     admins: tuple[str, ...]
@@ -80,7 +80,7 @@ class Wanted:
 
 @dataclass(slots=True)
 class Count:
-    """What one pass over the records has found."""
+    """The result of one pass over the records."""
 
     seen: int = 0
     changed: int = 0  # or, in a dry run, to be changed

@@ -26,7 +26,7 @@ _SCHEMES = frozenset({"world", "digest", "x509", "sasl", "ip", "auth"})
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What one identity may do."""
+    """The rights of one identity."""
 
     identity: str
     rights: str  # letters of "cdrwa", in this order
