@@ -1,20 +1,24 @@
 """Shows what a cluster keeps in ZooKeeper: bookies, ledgers, the ledger lists of topics, owners.
 
     python tools/show_zookeeper.py 127.0.0.1:2181 [TOPIC]
+    python tools/show_zookeeper.py HOST:PORT --tls-trusted ca.pem --user NAME --password-file FILE
 
 It uses kazoo and the two published `.proto` files alone, none of Daybook's code: what it can read,
 so can the tools of others.  With a TOPIC (a part of its name) only that one's records are shown.
+In a protected tree, the metadata of ledgers can only be read with an identity.
 """
 
+import argparse
 import json
-import sys
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import unquote_plus
 from zlib import crc32
 
 from google.protobuf.message import Message
 from google.protobuf.text_format import MessageToString
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
 
 from daybook.managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
 from daybook.wire.proto.bookkeeper_metadata_pb2 import BookieServiceInfoFormat, LedgerMetadataFormat
@@ -25,11 +29,15 @@ LEDGERS, LOGS, OWNERS = "/ledgers", "/managed-ledgers", "/namespace"
 
 def leaves(zookeeper: KazooClient, path: str) -> Iterator[tuple[str, bytes, int]]:
     """Return every record below `path` without children: path, value, ephemeral owner (or 0)."""
-    if not zookeeper.exists(path):
-        return
-    names = sorted(zookeeper.get_children(path))
-    if not names:
+    try:
+        if not zookeeper.exists(path):
+            return
+        names = sorted(zookeeper.get_children(path))
         value, stat = zookeeper.get(path)
+    except NoAuthError:
+        show(f"{path}   (not readable without an identity)", "")
+        return
+    if not names:
         yield path, value, stat.ephemeralOwner
     for name in names:
         yield from leaves(zookeeper, f"{path.rstrip('/')}/{name}")
@@ -132,6 +140,14 @@ def show_topics(zookeeper: KazooClient, wanted: str) -> None:
                     show(f"{parent}/{name}/{cursor}", one_line(ManagedCursorInfo.FromString(value)))
 
 
+def show_protection(zookeeper: KazooClient) -> None:
+    print("\n== protection: the step, and the processes that know it")
+    if zookeeper.exists("/daybook/security"):
+        show("/daybook/security", zookeeper.get("/daybook/security")[0].decode())
+    for path, value, session in leaves(zookeeper, "/daybook/processes"):
+        show(path, value.decode(), session)
+
+
 def show_owners(zookeeper: KazooClient) -> None:
     print("\n== owners: brokers, their leader, the bundles that they own, their guards")
     for root in ("/loadbalance", OWNERS, "/daybook/guards"):
@@ -140,20 +156,47 @@ def show_owners(zookeeper: KazooClient) -> None:
                 show(path, value.decode(), session)
 
 
-def main(hosts: str, wanted: str = "") -> None:
-    zookeeper = KazooClient(hosts=hosts, read_only=True)
+def connect(arguments: argparse.Namespace) -> KazooClient:
+    who = None
+    if arguments.user:
+        password = arguments.password_file.read_text().partition("\n")[0]
+        who = [("digest", f"{arguments.user}:{password}")]
+    return KazooClient(
+        hosts=arguments.hosts,
+        read_only=True,
+        auth_data=who,
+        use_ssl=arguments.tls_trusted is not None,
+        ca=arguments.tls_trusted,
+        certfile=arguments.tls_certificate,
+        keyfile=arguments.tls_key,
+        check_hostname=arguments.tls_trusted is not None,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Show what a cluster keeps in ZooKeeper.")
+    parser.add_argument("hosts", metavar="HOST:PORT")
+    parser.add_argument("topic", nargs="?", default="")
+    parser.add_argument("--tls-trusted", help="connect with TLS, and trust these authorities")
+    parser.add_argument("--tls-certificate")
+    parser.add_argument("--tls-key")
+    parser.add_argument("--user", help="the identity, with --password-file")
+    parser.add_argument("--password-file", type=Path)
+    arguments = parser.parse_args()
+    if bool(arguments.user) != bool(arguments.password_file):
+        parser.error("--user and --password-file belong together")
+    zookeeper = connect(arguments)
     zookeeper.start()
     try:
         show_bookies(zookeeper)
-        show_ledgers(zookeeper, wanted)
-        show_topics(zookeeper, wanted)
+        show_ledgers(zookeeper, arguments.topic)
+        show_topics(zookeeper, arguments.topic)
         show_owners(zookeeper)
+        show_protection(zookeeper)
     finally:
         zookeeper.stop()
         zookeeper.close()
 
 
 if __name__ == "__main__":
-    if not 2 <= len(sys.argv) <= 3:
-        sys.exit("usage: python tools/show_zookeeper.py HOST:PORT [TOPIC]")
-    main(*sys.argv[1:])
+    main()

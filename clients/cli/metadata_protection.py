@@ -70,7 +70,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the operator wants the lists to say."""
+    """The identities that the operator wants in the lists."""
 
     identities: tuple[str, ...]
     admins: tuple[str, ...]
@@ -80,7 +80,7 @@ class Wanted:
 
 @dataclass(slots=True)
 class Count:
-    """What one pass over the records has found."""
+    """The result of one pass over the records."""
 
     seen: int = 0
     changed: int = 0  # or, in a dry run, to be changed
@@ -122,14 +122,14 @@ async def obstacles(store: MetadataStore, wanted: Wanted, generation: int) -> li
             )
         elif said is not None and process.session not in sessions:
             sessions.add(process.session)
-            result += _obstacle(process, said, wanted, generation)
-    for session in sorted({*there} - sessions):
-        process = Registered(there[session].process.kind, there[session].process.name, session)
-        result += _obstacle(process, there[session], wanted, generation)
+            result += _obstacle(said, wanted, generation)
+    for session in sorted({*there} - sessions):  # They are about to register, perhaps.
+        result += _obstacle(there[session], wanted, generation)
     return result
 
 
-def _obstacle(process: Registered, said: Announced, wanted: Wanted, generation: int) -> list[str]:
+def _obstacle(said: Announced, wanted: Wanted, generation: int) -> list[str]:
+    process = f"{said.process.kind} {said.process.name}"
     if not said.identities:
         return [
             f"the {process} shows no identity: set zookeeper_user and zookeeper_password_file, and"

@@ -8,6 +8,7 @@
     entries.py      an entry; entries read ahead
     blocking.py     the same for code without trio; blocking_writer.py: its writers
     errors.py       the errors, each with its outcome and its remedy
+    zookeeper.py    how to connect to ZooKeeper, and as whom
     limits.py       limits of memory and of pending requests
 
 These modules are thin: the rules of ledgers are in `bookie.ledger`.
@@ -35,6 +36,7 @@ from daybook.clients.ledgers.errors import (
     LedgerExistsError,
     LedgerFencedError,
     MalformedMetadataError,
+    MetadataDeniedError,
     MetadataInDoubtError,
     MetadataUnavailableError,
     NoSuchEntryError,
@@ -50,6 +52,7 @@ from daybook.clients.ledgers.errors import (
 from daybook.clients.ledgers.limits import Limits
 from daybook.clients.ledgers.reader import Reader, Tail
 from daybook.clients.ledgers.writer import AdvancedWriter, Writer
+from daybook.clients.ledgers.zookeeper import ZooKeeperOptions
 from daybook.wire import process
 
 __all__ = [
@@ -78,6 +81,7 @@ __all__ = [
     "LedgerState",
     "Limits",
     "MalformedMetadataError",
+    "MetadataDeniedError",
     "MetadataInDoubtError",
     "MetadataUnavailableError",
     "NoSuchEntryError",
@@ -98,6 +102,7 @@ __all__ = [
     "UnauthorizedError",
     "Writer",
     "WriterWithdrawnError",
+    "ZooKeeperOptions",
     "blocking",
     "connect",
     "process",

@@ -32,6 +32,7 @@ from daybook.clients.ledgers.blocking_writer import call_within, new_portal
 from daybook.clients.ledgers.client import LedgerOptions
 from daybook.clients.ledgers.entries import Entry, EntryT, EntryView
 from daybook.clients.ledgers.limits import Limits
+from daybook.clients.ledgers.zookeeper import ZooKeeperOptions
 from daybook.clients.python.portal import Block, Closing, Portal
 
 __all__ = ["AdvancedWriter", "Client", "DeferredWriter", "Reader", "Writer", "connect", "serve"]
@@ -47,6 +48,7 @@ def connect(
     placement: Placement | None = None,
     session_timeout_s: float = 10.0,
     connect_timeout_s: float = 10.0,
+    zookeeper: ZooKeeperOptions | None = None,
 ) -> "Client":
     """Return a client of the cluster with metadata at `zk://host:port,host:port/ledgers`.
 
@@ -59,6 +61,7 @@ def connect(
             placement=placement,
             session_timeout_s=session_timeout_s,
             connect_timeout_s=connect_timeout_s,
+            zookeeper=zookeeper,
         ),
         limits or Limits(),
     )

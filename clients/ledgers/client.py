@@ -33,6 +33,7 @@ from daybook.clients.ledgers.limits import Limits
 from daybook.clients.ledgers.reader import Reader
 from daybook.clients.ledgers.turns import Turns
 from daybook.clients.ledgers.writer import AdvancedWriter, LedgerHandle, Writer
+from daybook.clients.ledgers.zookeeper import ZooKeeperOptions
 from daybook.wire.arena import ARENA_BYTES, LITTLE_BYTES, ArenaPool
 from daybook.wire.clock import SystemClock, WallClock
 from daybook.wire.digest import DigestType
@@ -238,11 +239,13 @@ async def connect(
     placement: Placement | None = None,
     session_timeout_s: float = 10.0,
     connect_timeout_s: float = 10.0,
+    zookeeper: ZooKeeperOptions | None = None,
 ) -> AsyncGenerator[Client]:
     """Connect to the cluster whose metadata are at `zk://host:port,host:port/ledgers`.
 
     `placement` gives the racks of bookies and the rules for them.  Without it bookies are in the
-    racks that they register, and each write set spans two racks if possible.
+    racks that they register, and each write set spans two racks if possible.  `zookeeper` says how
+    to connect to ZooKeeper, and as whom.
 
     Raise ValueError for another kind of address, MetadataUnavailableError if there is no answer in
     `connect_timeout_s`, ClusterError if there are no ledgers.
@@ -254,6 +257,7 @@ async def connect(
                 address.hosts,
                 session_timeout_s=session_timeout_s,
                 connect_timeout_s=connect_timeout_s,
+                access=None if zookeeper is None else zookeeper.access,
             ) as store,
             open_client(
                 store=store,

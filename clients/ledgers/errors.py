@@ -26,6 +26,7 @@
       MalformedMetadataError   NOT_APPLIED   GIVE_UP   the record of the ledger does not parse
       MetadataUnavailableError NOT_APPLIED   RETRY     the metadata store does not answer
       MetadataInDoubtError     UNKNOWN       RETRY     it did not answer to a change
+      MetadataDeniedError      NOT_APPLIED   GIVE_UP   it refuses access: the identity has no right
       ClusterError             NOT_APPLIED   GIVE_UP   no ledgers there, or not in a layout we know
 
 Values that make no sense (a negative id, an ack quorum above the write quorum) are ValueErrors.
@@ -55,7 +56,12 @@ from daybook.bookie.errors import (
     UnauthorizedError,
     WriterWithdrawnError,
 )
-from daybook.wire.metadata.store import MetadataError, OutcomeUnknownError, StoreUnavailableError
+from daybook.wire.metadata.store import (
+    AccessDeniedError,
+    MetadataError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+)
 
 __all__ = [
     "ClusterError",
@@ -69,6 +75,7 @@ __all__ = [
     "LedgerExistsError",
     "LedgerFencedError",
     "MalformedMetadataError",
+    "MetadataDeniedError",
     "MetadataInDoubtError",
     "MetadataUnavailableError",
     "NoSuchEntryError",
@@ -97,6 +104,10 @@ class MetadataInDoubtError(LedgerError):
     remedy = Remedy.RETRY
 
 
+class MetadataDeniedError(LedgerError):
+    """The metadata store refuses access: this program has no identity, or one without the right."""
+
+
 class CutShortError(LedgerClosedError):
     """The client ended in the middle of the call.
 
@@ -120,5 +131,7 @@ def translated() -> Generator[None]:
         raise MetadataUnavailableError(str(error)) from error
     except OutcomeUnknownError as error:
         raise MetadataInDoubtError(str(error)) from error
+    except AccessDeniedError as error:
+        raise MetadataDeniedError(str(error)) from error
     except (MetadataError, RegistryError) as error:
         raise ClusterError(str(error)) from error

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast, get_args
 
+from daybook.clients.ledgers.zookeeper import ZooKeeperOptions
 from daybook.clients.python.reader import SealedLedger
 from daybook.clients.python.tls import TlsOptions
 from daybook.clients.spark.offsets import (
@@ -22,6 +23,7 @@ from daybook.clients.spark.schema import DEFAULT, Columns, KeyType, parse_column
 from daybook.clients.spark.selection import Selection, parse_selection
 from daybook.clients.spark.tls_options import TLS_NAMES, parse_tls
 from daybook.clients.spark.typed_schema import Mode, TypedColumns
+from daybook.clients.spark.zookeeper_options import ZOOKEEPER_NAMES, parse_zookeeper, wants_tls
 
 if TYPE_CHECKING:
     from daybook.clients.pipelines.archive.checked import NamedFile
@@ -62,6 +64,7 @@ _NAMES = (
     "subscription",
     "outageTimeout",
     *TLS_NAMES,
+    *ZOOKEEPER_NAMES,
 )
 _FOR_BATCHES = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _FOR_STREAMS = (
@@ -126,6 +129,7 @@ class SourceOptions:
     typed_columns: TypedColumns | None = None  # as the brokers know the schema
     archive: str | None = None  # the directory, with read=archive+live
     tls: TlsOptions | None = None
+    zookeeper: ZooKeeperOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +159,7 @@ class ReadTask:
     files: "tuple[NamedFile, ...] | None" = None  # files of an archive that hold the whole range
     typed: TypedColumns | None = None  # the columns of each row are made of `columns`
     tls: TlsOptions | None = None
+    zookeeper: ZooKeeperOptions | None = None
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -198,7 +203,8 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         read_from=_choice(given, "read", ReadFrom, "auto"),
         typed=typed,
         archive=_archive(given),
-        tls=parse_tls(given, service_url),
+        tls=parse_tls(given, service_url, other_use=wants_tls(given)),
+        zookeeper=parse_zookeeper(given),
     )
 
 
@@ -216,7 +222,11 @@ def parse_topics(options: Mapping[str, str]) -> tuple[str, Selection, TlsOptions
     """Parse the options that name the brokers and the topics, and how to reach them."""
     given = {name.lower(): value for name, value in options.items()}
     service_url = _service_url(given)
-    return service_url, parse_selection(given), parse_tls(given, service_url)
+    return (
+        service_url,
+        parse_selection(given),
+        parse_tls(given, service_url, other_use=wants_tls(given)),
+    )
 
 
 def _bounds(given: Mapping[str, str], side: str, topic: str | None) -> Bounds | None:

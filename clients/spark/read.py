@@ -17,6 +17,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from daybook.bookie.errors import LedgerError, Remedy
+from daybook.clients.ledgers.errors import MetadataDeniedError
 from daybook.clients.python import blocking
 from daybook.clients.python.errors import BrokerError
 from daybook.clients.python.messages import Offset
@@ -116,7 +117,7 @@ class _TaskReader:
             return
         client = None
         try:
-            client = worker.ledgers_of(url)
+            client = worker.ledgers_of(url, self._task.zookeeper)
             yield from SealedLedgerReader(client, self._topic, ledger).read_from(
                 self._walk.expected
             )
@@ -127,7 +128,9 @@ class _TaskReader:
             transient = isinstance(error, TimeoutError) or error.remedy is Remedy.RETRY
             if transient and client is not None:
                 worker.discard(client)
-            if not (transient and may_ask_broker):
+            # The broker has the rights that this worker lacks.
+            denied = isinstance(error, MetadataDeniedError)
+            if not ((transient or denied) and may_ask_broker):
                 raise LedgerUnreadableError(
                     f"{self._topic}: the messages from offset {self._walk.expected} on are in"
                     f" ledger {ledger.ledger_id}, which cannot be read: {error}"

@@ -12,11 +12,11 @@ _PATHS = TLS_NAMES[:3]
 _VERIFY = TLS_NAMES[3]
 
 
-def parse_tls(given: Mapping[str, str], *urls: str) -> TlsOptions | None:
+def parse_tls(given: Mapping[str, str], *urls: str, other_use: bool = False) -> TlsOptions | None:
     """Return the TLS of a query whose option names are in lower case; None without TLS.
 
     Raise ValueError if the URLs of the query are with TLS in part, or if an option of TLS is given
-    for URLs without it.
+    for URLs without it, and there is no other use for it.
     """
     encrypted = {is_encrypted(url) for url in urls}
     if len(encrypted) > 1:
@@ -26,12 +26,17 @@ def parse_tls(given: Mapping[str, str], *urls: str) -> TlsOptions | None:
         )
     if True not in encrypted:
         for name in TLS_NAMES:
-            if name.lower() in given:
+            if name.lower() in given and not other_use:
                 raise ValueError(
                     f"{name} is for brokers with TLS: begin service.url with pulsar+ssl:// (and"
                     " admin.url with https://), or leave the option out"
                 )
         return None
+    return given_tls(given)
+
+
+def given_tls(given: Mapping[str, str]) -> TlsOptions:
+    """Return what the options of TLS say.  Raise ValueError."""
     for name in _PATHS:
         if not given.get(name, "-").strip():
             raise ValueError(f"the option {name!r} is empty: name a file, or leave it out")

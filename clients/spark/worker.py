@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 from daybook.bookie.ledger.bookie_client import BookieLimits
 from daybook.bookie.ledger.context import LedgerLimits
 from daybook.clients import ledgers
+from daybook.clients.ledgers.zookeeper import ZooKeeperOptions
 from daybook.clients.python import blocking
 from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.tls import TlsOptions
@@ -78,11 +79,13 @@ def client_of(
     return client
 
 
-def ledgers_of(url: str) -> "ledgers.blocking.Client":
+def ledgers_of(url: str, zookeeper: ZooKeeperOptions | None = None) -> "ledgers.blocking.Client":
     """Return the client of this process for these ledgers.  Raise LedgerError."""
     client: ledgers.blocking.Client = _get(
-        ("ledgers", url),
-        lambda: ledgers.blocking.connect(url, limits=_READS, connect_timeout_s=_CONNECT_S),
+        (f"ledgers, {zookeeper}", url),
+        lambda: ledgers.blocking.connect(
+            url, limits=_READS, connect_timeout_s=_CONNECT_S, zookeeper=zookeeper
+        ),
     )
     return client
 
@@ -109,7 +112,8 @@ def note_away(url: str, why: object) -> None:
         kept.warned = True
         _log.warning(
             "the ledgers at %s cannot be read here, so the brokers are asked for all messages (%s);"
-            " make ZooKeeper and the bookies reachable for Spark's workers, or set read=brokers",
+            " make ZooKeeper and the bookies reachable for Spark's workers (zookeeper.user and"
+            " zookeeper.password.file, if ZooKeeper refuses access), or set read=brokers",
             url,
             why,
         )

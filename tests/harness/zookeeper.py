@@ -28,11 +28,12 @@ class ZooKeeperProcess:
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def start(self) -> None:
+    def start(self, *java_options: str) -> None:
         """Start it, also after `kill`, and wait until it serves."""
+        java, *words = self._server.command()
         with self._log.open("a") as log:
             self.process = subprocess.Popen(
-                self._server.command(), stdout=log, stderr=subprocess.STDOUT
+                [java, *java_options, *words], stdout=log, stderr=subprocess.STDOUT
             )
         trio.run(self._wait_ready)
 

@@ -156,8 +156,8 @@ MUTANTS = [
     Mutant(
         id="P93 rate",
         rule="a producer that is too fast waits -> it does not",
-        module="daybook.broker.topics.stored_topic",
-        name="StoredTopic.wait_room",
+        module="daybook.broker.topics.publish_limits",
+        name="PublishLimits.wait_room",
         replacement=Edit("if not wait_s:", "if True:"),
         caught_by=_BY_TOPIC,
     ),

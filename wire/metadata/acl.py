@@ -9,8 +9,7 @@ An identity is written `scheme:id`, as ZooKeeper's tools write it:
     auth:                     in a request only: all identities of the session that sends it
 
 The rights are letters: c (create children), d (delete children), r (read the value and the list of
-children), w (write the value), a (read and replace this list).  Everybody may ask whether a record
-exists.
+children), w (write the value), a (read and replace this list).
 """
 
 import hashlib
@@ -27,7 +26,7 @@ _SCHEMES = frozenset({"world", "digest", "x509", "sasl", "ip", "auth"})
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What one identity may do."""
+    """The rights of one identity."""
 
     identity: str
     rights: str  # letters of "cdrwa", in this order

@@ -1,4 +1,4 @@
-"""What a process of Daybook announces about itself: that it is there, and which lists it follows.
+"""The announcement of a process of Daybook: that it is there, and which lists it follows.
 
     /daybook/processes/<session>   ephemeral JSON: kind, name, and the generation of the protection
 

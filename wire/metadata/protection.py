@@ -64,8 +64,8 @@ class Protection:
     generation: int = 0
     step: Step = Step.OPEN
     ledgers_roots: tuple[str, ...] = ()
-    identities: tuple[str, ...] = ()  # of processes
-    admins: tuple[str, ...] = ()  # of operators
+    identities: tuple[str, ...] = ()  # those of processes
+    admins: tuple[str, ...] = ()  # those of operators
     known: bool = field(default=True)  # False: we may not read who has which rights
 
     @property

@@ -526,7 +526,11 @@ class ZooKeeperStore:
         )
 
     async def _exists(self, full: str) -> bool:
-        return await self._read(full, lambda kazoo: kazoo.exists_async(full, None)) is not None
+        try:
+            stat = await self._read(full, lambda kazoo: kazoo.exists_async(full, None))
+        except AccessDeniedError:
+            return True
+        return stat is not None
 
     async def _ensure(self, full: str) -> None:
         if not await self._exists(full):

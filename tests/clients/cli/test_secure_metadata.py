@@ -195,7 +195,7 @@ async def test_an_interrupted_run_is_repeated(
         await cluster.protect()
     assert scope.cancelled_caught
     assert (await cluster.cli.protection()).step is Step.PROTECTING
-    # Whoever starts in between follows the lists already.
+    # A process that starts in between follows the lists already.
     await cluster.start("b2")
     monkeypatch.setattr(cluster.cli, "set_acl", set_acl)
     again = await cluster.protect()

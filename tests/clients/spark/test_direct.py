@@ -13,6 +13,7 @@ from daybook.clients.ledgers import Limits
 from daybook.clients.ledgers.blocking import Client as LedgerClient
 from daybook.clients.ledgers.blocking import serve
 from daybook.clients.ledgers.client import Client as TrioClient
+from daybook.clients.ledgers.errors import MetadataDeniedError
 from daybook.clients.python.reader import OffsetRange as Held
 from daybook.clients.python.reader import SealedLedger, TopicLedgers
 from daybook.clients.spark import worker
@@ -129,7 +130,7 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> Iterator[Topic]:
         found = Topic(client, run_there)
         monkeypatch.setattr(worker, "_kept", worker._Kept())
         monkeypatch.setattr(worker, "client_of", lambda url, patience_s, tls: found.owner)
-        monkeypatch.setattr(worker, "ledgers_of", lambda url: client)
+        monkeypatch.setattr(worker, "ledgers_of", lambda url, zookeeper: client)
         monkeypatch.setattr(worker, "discard", lambda client: None)
         yield found
 
@@ -184,6 +185,20 @@ def test_one_bookie_of_three_may_be_away(filled: Topic) -> None:
     filled.run_there(lambda world: world.stop("b1"))
     assert filled.read(0, 40) == list(range(40))
     assert not filled.brokers_asked
+
+
+def test_a_worker_without_rights_in_zookeeper_asks_the_broker(
+    filled: Topic, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def denied(url: str, zookeeper: object) -> LedgerClient:
+        raise MetadataDeniedError("this process has no identity")
+
+    monkeypatch.setattr(worker, "ledgers_of", denied)
+    with pytest.raises(LedgerUnreadableError, match="this process has no identity"):
+        filled.read(0, 40, way="bookies")
+    with caplog.at_level(logging.WARNING, worker.__name__):
+        assert filled.read(0, 40) == list(range(40))
+    assert "zookeeper.user" in caplog.text
 
 
 def test_without_bookies_the_broker_is_asked_with_one_warning_or_the_task_fails(

@@ -2,6 +2,7 @@
 
 import pytest
 
+from daybook.clients.ledgers.zookeeper import ZooKeeperOptions
 from daybook.clients.python.tls import TlsOptions
 from daybook.clients.spark.offsets import Partition
 from daybook.clients.spark.options import AtTimes, parse_options
@@ -186,3 +187,39 @@ def test_options_of_tls() -> None:
 def test_options_of_tls_that_make_no_sense(extra: dict[str, str], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         parse_options(TLS | extra, streaming=False)
+
+
+ZOOKEEPER = {
+    "zookeeper.tls": "true",
+    "zookeeper.user": "daybook",
+    "zookeeper.password.file": "/password",
+}
+
+
+def test_options_of_zookeeper() -> None:
+    options = parse_options(TLS | ZOOKEEPER, streaming=False)
+    assert options.zookeeper == ZooKeeperOptions(options.tls, "daybook", "/password")
+    # The certificates may be for ZooKeeper alone.
+    plain = TLS | ZOOKEEPER | {"service.url": "pulsar://x"}
+    options = parse_options(plain, streaming=True)
+    assert options.tls is None
+    assert options.zookeeper is not None
+    assert options.zookeeper.tls == TlsOptions("/ca.pem", "/me.pem", "/me.key", verify_host=False)
+    without = parse_options(BASE | ZOOKEEPER | {"zookeeper.tls": "false"}, streaming=False)
+    assert without.zookeeper == ZooKeeperOptions(None, "daybook", "/password")
+    assert parse_options(BASE, streaming=False).zookeeper is None
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"zookeeper.tls": "maybe"}, "'maybe' is neither true nor false"),
+        ({"zookeeper.user": "daybook"}, "belong together"),
+        ({"zookeeper.password.file": "/p"}, "belong together"),
+        ({"zookeeper.user": "a:b", "zookeeper.password.file": "/p"}, "must not have a colon"),
+        ({"tls.trusted": "/ca.pem", "zookeeper.tls": "false"}, "is for brokers with TLS"),
+    ],
+)
+def test_options_of_zookeeper_that_make_no_sense(given: dict[str, str], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        parse_options(BASE | given, streaming=False)

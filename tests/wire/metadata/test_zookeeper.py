@@ -14,9 +14,11 @@ from kazoo.client import KazooClient
 
 from daybook.wire.clock import SystemClock
 from daybook.wire.metadata.access import ZooKeeperAccess
+from daybook.wire.metadata.acl import ALL, OWN, Grant, digest_identity
 from daybook.wire.metadata.memory import MemoryStore
 from daybook.wire.metadata.store import (
     ANY,
+    AccessDeniedError,
     Create,
     Delete,
     MetadataError,
@@ -288,3 +290,43 @@ async def test_a_chroot_that_is_there_is_the_root(zookeeper: ZooKeeperProcess) -
         async with open_zookeeper(address, session_timeout_s=SESSION_TIMEOUT_S) as inner:
             await inner.create("/a", b"x")
         assert await store.get("/within/all/a") is not None
+
+
+async def test_a_new_connection_proves_the_identity_before_anything_else(
+    zookeeper: ZooKeeperProcess, world: ZooKeeperWorld
+) -> None:
+    """Once a request is under way, it may not overtake the proof: ZooKeeper would refuse it."""
+    store = await world.open(request_timeout_s=PATIENCE_S, user="a")
+    await store.create("/x", b"", acl=(Grant(OWN, ALL),))
+    heard = Calls()
+    store.add_session_listener(heard)
+    for number in range(3):
+        zookeeper.kill()
+        await heard.wait(lambda: heard.states[-1:] == [SessionState.SUSPENDED])
+        versions: list[int] = []
+
+        async def write(versions: list[int] = versions) -> None:
+            versions.append(await store.set("/x", b"", ANY))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(write)
+            await trio.to_thread.run_sync(zookeeper.start)
+        assert sorted(versions) == list(range(number * 10 + 1, number * 10 + 11))
+
+
+async def test_a_changed_password_counts_at_the_next_connection(
+    zookeeper: ZooKeeperProcess, world: ZooKeeperWorld, tmp_path: Path
+) -> None:
+    store = await world.open(user="a")
+    new = digest_identity("a", "new")
+    await store.create("/x", b"", acl=(Grant(new, ALL),))
+    with pytest.raises(AccessDeniedError):
+        await store.set("/x", b"", ANY)
+    heard = Calls()
+    store.add_session_listener(heard)
+    (tmp_path / "password").write_text("new")
+    zookeeper.kill()
+    await trio.to_thread.run_sync(zookeeper.start)
+    await heard.wait(lambda: heard.states[-1:] == [SessionState.CONNECTED])
+    assert await store.set("/x", b"", ANY) == 1
