@@ -27,6 +27,7 @@ from daybook.wire.clock import SystemClock
 from tests.harness import processes
 from tests.harness.certificates import Authority as OtherAuthority
 from tests.harness.processes import wait_until
+from tests.harness.served import certificate_at
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("standalone-security")]
 
@@ -84,11 +85,8 @@ def address_of(url: str) -> tuple[str, int]:
 
 
 def served_certificate(cluster: StandaloneProcess) -> x509.Certificate:
-    """Return the certificate that a new connection to the service port is shown."""
-    pem = ssl.get_server_certificate(
-        address_of(cluster.service_url), ca_certs=cluster.ready["trusted"], timeout=PATIENCE_S
-    )
-    return x509.load_pem_x509_certificate(pem.encode())
+    """Return the certificate at the service port of the first broker."""
+    return certificate_at(address_of(cluster.service_url), cluster.ready["trusted"])
 
 
 def asked(cluster: StandaloneProcess, path: str, *, token: str = "", scheme: str = "https") -> int:

@@ -71,6 +71,22 @@ async def test_it_says_that_it_is_ready_and_how_it_is(config: Path) -> None:
     assert "Traceback" not in log
 
 
+async def test_a_bookie_that_others_reach_warns_in_one_line(config: Path) -> None:
+    warning = "everybody who reaches this bookie may read, write and delete entries"
+    for host, count in (("127.0.0.1", 0), ("0.0.0.0", 1)):
+        log = config.parent / "log"
+        log.unlink(missing_ok=True)
+        settings = config.read_text()
+        with config.open("a") as file:
+            file.write(f'host = "{host}"\nadvertised_host = "127.0.0.1"\nbookie_id = "one"\n')
+        bookie = await ServerProcess.bookie(config).wait_ready()
+        bookie.process.send_signal(signal.SIGTERM)
+        assert await bookie.wait() == 0
+        bookie.kill()
+        config.write_text(settings)
+        assert len([line for line in log.read_text().splitlines() if warning in line]) == count
+
+
 async def takes_an_add(port: int, entry_id: int) -> bool:
     async with connect(port) as peer:
         await peer.send(add_frame(7, entry_id))
