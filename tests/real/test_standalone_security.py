@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pulsar
@@ -157,8 +158,24 @@ def test_the_rest_asks_for_a_token_and_speaks_tls_alone(secure: StandaloneProces
     assert asked(secure, path, token="x.y.z") == 401
     assert asked(secure, path, token=token_of(secure)) == 200
     assert asked(secure, "/healthz") == 200
+    assert asked(secure, "/metrics") == 401
+    assert asked(secure, "/metrics", token=token_of(secure)) == 200
     with pytest.raises((OSError, urllib.error.URLError)):
         asked(secure, path, token=token_of(secure), scheme="http")
+
+
+def test_what_strangers_tried_is_on_record(secure: StandaloneProcess, topic: str) -> None:
+    with (
+        pytest.raises(daybook.NotAllowedError),
+        blocking.connect(secure.service_url, tls=secure.tls) as client,
+    ):
+        client.create_producer(topic)
+
+    def lines() -> list[dict[str, Any]]:
+        files = (secure.directory / "logs").glob("*.audit.jsonl")
+        return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+    wait_until(lambda: any(not line["allowed"] for line in lines()), "a refusal is on record")
 
 
 def test_brokers_know_each_other_and_take_over(secure: StandaloneProcess, topic: str) -> None:
