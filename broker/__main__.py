@@ -24,7 +24,7 @@ from typing import cast
 import msgspec
 import trio
 
-from daybook.broker.config import BrokerConfig, load
+from daybook.broker.config import BrokerConfig, load, with_advertised_host
 from daybook.broker.errors import BrokerError
 from daybook.broker.ownership.membership import Member
 from daybook.broker.protocol.watchdog import WatchdogLimits
@@ -40,6 +40,7 @@ from daybook.wire.logging import Log, LogLimiter, log_to_stderr
 from daybook.wire.metadata.announce import Process
 from daybook.wire.metadata.store import MetadataError
 from daybook.wire.metadata.zookeeper import open_zookeeper
+from daybook.wire.own_address import is_loopback, reachable_host
 from daybook.wire.settings import ConfigError
 from daybook.wire.tcp import TcpNetwork
 
@@ -59,12 +60,13 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     try:
-        config = load(arguments.config, os.environ)
+        config = with_advertised_host(load(arguments.config, os.environ), reachable_host)
     except ConfigError as error:
         print(f"broker: {error}", file=sys.stderr)  # noqa: T201  there is no log yet
         return _BAD_CONFIG
     process.prepare()
     log = log_to_stderr()
+    _warn_of_exposure(config, log)
     try:
         config = _within_descriptors(config, log)
     except ConfigError as error:
@@ -77,6 +79,21 @@ def main() -> int:
     except Exception as error:
         return _report(log, [error])
     return _STOPPED
+
+
+def _warn_of_exposure(config: BrokerConfig, log: Log) -> None:
+    """Log one warning if other machines reach a broker that asks nobody who they are."""
+    try:
+        if config.authentication or is_loopback(config.host):
+            return
+    except OSError:
+        return  # The port cannot be opened there, which is an error of its own.
+    log.warning(
+        "everybody who reaches this broker may read, write and delete everything: set"
+        " authentication and authorization (docs/security.md), or keep others from its ports",
+        host=config.host,
+        advertised_host=config.public_host,
+    )
 
 
 def _within_descriptors(config: BrokerConfig, log: Log) -> BrokerConfig:

@@ -5,11 +5,12 @@
 error, and so is a value of the wrong type: nothing is ignored.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
+import msgspec.structs
 
 from daybook.wire import settings
 from daybook.wire.metadata.access import ZooKeeperAccess, access_of_settings
@@ -42,7 +43,7 @@ class QuorumsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = ""  # for people; host:port if empty
     host: str = "127.0.0.1"  # where to listen
-    advertised_host: str = ""  # the host that clients and peers connect to; `host` if empty
+    advertised_host: str = ""  # the host that others connect to; empty: `host`, or this machine
     port: OptionalPort = 6650  # 0: any free one; -1: none
     http_port: OptionalPort = 8080
     tls_port: OptionalPort = -1  # the service port with TLS
@@ -260,11 +261,6 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         self.zookeeper_access  # noqa: B018  raises ConfigError
         if not self.zookeeper:
             raise ConfigError("zookeeper is empty: write host:port, or several separated by commas")
-        if self.host in ANY_ADDRESS and not self.advertised_host:
-            raise ConfigError(
-                f"host is {self.host}, to which nobody can connect: set advertised_host to the name"
-                " or address by which others reach this machine"
-            )
 
     def _check_tls(self) -> None:
         if self.require_tls and (self.port >= 0 or self.http_port >= 0):
@@ -370,6 +366,23 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def load(path: Path | None, environment: Mapping[str, str]) -> BrokerConfig:
     """Return the settings in the file and the environment.  Raise ConfigError."""
     return settings.load(BrokerConfig, _PREFIX, path, environment)
+
+
+def with_advertised_host(config: BrokerConfig, find: Callable[[], str | None]) -> BrokerConfig:
+    """Return settings that name a host to which others can connect.
+
+    `find` returns the name or address of this machine; it is asked only if the broker listens on
+    all addresses and the settings name no host.  Raise ConfigError if it knows none.
+    """
+    if config.host not in ANY_ADDRESS or config.advertised_host:
+        return config
+    found = find()
+    if found is None:
+        raise ConfigError(
+            f"host is {config.host}, to which nobody can connect, and this machine knows no address"
+            " by which others reach it: set advertised_host to that name or address"
+        )
+    return msgspec.structs.replace(config, advertised_host=found)
 
 
 def parse(values: Mapping[str, object]) -> BrokerConfig:

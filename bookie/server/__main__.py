@@ -43,6 +43,7 @@ from daybook.wire.logging import Log, log_to_stderr
 from daybook.wire.metadata.announce import Process
 from daybook.wire.metadata.store import MetadataError, MetadataStore
 from daybook.wire.metadata.zookeeper import open_zookeeper
+from daybook.wire.own_address import is_loopback
 from daybook.wire.settings import ConfigError
 from daybook.wire.tcp import TcpNetwork
 
@@ -69,6 +70,7 @@ def main(open_disk: Callable[[], Disk] = FileDisk) -> int:
         return _BAD_CONFIG
     process.prepare()
     log = log_to_stderr()
+    _warn_of_exposure(config, log)
     try:
         config = _within_descriptors(config, log)
     except ConfigError as error:
@@ -78,6 +80,21 @@ def main(open_disk: Callable[[], Disk] = FileDisk) -> int:
     except (Exception, BaseExceptionGroup) as error:
         return _report(log, _leaves(error))
     return _STOPPED
+
+
+def _warn_of_exposure(config: BookieConfig, log: Log) -> None:
+    """Log one warning if other machines reach this bookie, which asks nobody who they are."""
+    try:
+        if is_loopback(config.host):
+            return
+    except OSError:
+        return  # The port cannot be opened there, which is an error of its own.
+    log.warning(
+        "everybody who reaches this bookie may read, write and delete entries: keep others than"
+        " brokers, bookies and readers of ledgers from its ports (docs/security.md)",
+        host=config.host,
+        advertised_host=config.public_host,
+    )
 
 
 def _within_descriptors(config: BookieConfig, log: Log) -> BookieConfig:

@@ -305,7 +305,8 @@ def _broker_part(
         "exit_with_parent": True,
     }
     if common.security is not None:
-        settings |= common.security.broker_settings(ports.port, ports.http_port)
+        audit = common.directory.log(name).with_suffix(".audit.jsonl")
+        settings |= common.security.broker_settings(ports.port, ports.http_port, audit)
     host = in_url(exposure.advertised_host)
     secure = common.security is not None
     facts = {

@@ -20,6 +20,7 @@ import shutil
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ FOLDER = "security"
 ADMIN_ROLE, BROKER_ROLE = "admin", "broker"
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 _LOOK_S = 3600.0
+_AUTHORITY_ENDS_SOON = timedelta(days=180)
 _KEYS = ("authority.pem", "authority.key", "token-private.pem", "token-public.pem")
 _TOKENS = {"admin.token": ADMIN_ROLE, "broker.token": BROKER_ROLE}
 _SECRETS = ("authority.key", "token-private.pem", "server.pem", *_TOKENS)
@@ -44,7 +46,7 @@ OWN_SETTINGS = frozenset(
     (
         *("tls_port", "https_port", "tls_certificate", "tls_key", "tls_trusted", "require_tls"),
         *("authentication", "token_secret_key", "token_public_key", "token_role_claim"),
-        *("token_audience", "authorization", "super_users", "broker_token_file"),
+        *("token_audience", "authorization", "super_users", "broker_token_file", "audit_file"),
         "anonymous_role",
     )
 )
@@ -74,7 +76,7 @@ class Security:
     def environment(self) -> Path:
         return self.directory / "environment.sh"
 
-    def broker_settings(self, port: int, http_port: int) -> dict[str, Any]:
+    def broker_settings(self, port: int, http_port: int, audit_file: Path) -> dict[str, Any]:
         """Return the settings of a broker that has these two ports, both with TLS."""
         return {
             "port": -1,
@@ -90,6 +92,8 @@ class Security:
             "authorization": True,
             "super_users": [ADMIN_ROLE, BROKER_ROLE],
             "broker_token_file": str(self.directory / "broker.token"),
+            "authenticate_metrics": True,
+            "audit_file": str(audit_file),
         }
 
     def bookie_settings(self) -> dict[str, Any]:
@@ -104,6 +108,8 @@ class Security:
         Raise UserError for keys that are lost or damaged, or that others may read, and for a clock
         at whose time the authority is not valid.
         """
+        from daybook.clients.cli.authority import time_of
+
         is_new = not self.directory.exists()
         if is_new:
             self._make(clock)
@@ -119,7 +125,13 @@ class Security:
         for name in _SECRETS:
             if (self.directory / name).exists():
                 check_private(self.directory / name)
-        self._load(clock)
+        end = self._load(clock).certificate.not_valid_after_utc
+        if end - time_of(clock) < _AUTHORITY_ENDS_SOON:
+            report(
+                f"the authority in {self.directory} expires at {end:%Y-%m-%d}: before that, remove"
+                " the folder, start again with --secure, and give all clients the new authority and"
+                " new tokens"
+            )
         if self.renew(clock) and not is_new:
             report("the certificate of the brokers was renewed")
         self._make_tokens(clock)

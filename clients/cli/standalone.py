@@ -201,7 +201,8 @@ def standalone(
         )
         plan = make_plan(replace(options, exposure=exposure), opened, os.environ, ports)
         for name in plan.ignored:
-            _report(f"{name} is ignored: every part of a standalone cluster has its own value")
+            hint = "; say with --host where brokers listen" if name.endswith("_HOST") else ""
+            _report(f"{name} is ignored: a standalone cluster decides about that itself{hint}")
         for warning in exposure.warnings:
             _report(warning)
         ports.release()  # the parts bind them; the claims last as long as the cluster
@@ -399,7 +400,8 @@ def _announce(record: dict[str, Any], seconds: float, output: OutputFormat) -> N
         "elsewhere": f"export DAYBOOK_DIR={Path(record['dir']).absolute()}",
     }
     if record["secure"]:
-        rows["elsewhere"] = f". {shlex.quote(record['environment'])}"
+        del rows["elsewhere"]
+        rows["connect"] = f". {shlex.quote(record['environment'])}"
         rows["trusted"] = record["trusted"]
         rows["admin token"] = record["token_file"]
     write_record(rows, output)

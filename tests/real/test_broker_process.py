@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import SystemRandom
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import pytest
 import trio
@@ -22,6 +23,7 @@ from daybook.bookie.registry.paths import LedgerPaths
 from daybook.clients.testing.standalone import StandaloneProcess
 from daybook.wire.metadata.store import MetadataStore
 from daybook.wire.metadata.zookeeper import open_zookeeper
+from daybook.wire.own_address import reachable_host
 from tests.harness.processes import ServerProcess
 
 pytestmark = pytest.mark.real
@@ -148,6 +150,36 @@ def test_it_serves_and_leaves_in_good_order(cluster: StandaloneProcess, tmp_path
         process.send_signal(signal.SIGTERM)
         assert process.wait(TIMEOUT_S) == 0
         assert facts["broker_id"] not in brokers(cluster)
+
+
+WARNING = "everybody who reaches this broker may read, write and delete everything"
+
+
+def test_a_broker_on_all_addresses_advertises_one_and_warns_in_one_line(
+    cluster: StandaloneProcess, tmp_path: Path
+) -> None:
+    with broker(cluster, tmp_path / "open.log", host="0.0.0.0") as process:
+        host = urlsplit(process.ready["service_url"]).hostname
+        assert host == reachable_host()
+        assert get(f"http://{host}:{process.http_port}/readyz")
+    lines = (tmp_path / "open.log").read_text().splitlines()
+    assert len([line for line in lines if WARNING in line]) == 1
+    with broker(cluster, tmp_path / "local.log"):
+        pass
+    assert WARNING not in (tmp_path / "local.log").read_text()
+
+
+def test_a_broker_that_asks_who_clients_are_does_not_warn(
+    cluster: StandaloneProcess, tmp_path: Path
+) -> None:
+    settings = {
+        "authentication": '["token"]',
+        "token_secret_key": f"data:;base64,{'A' * 64}",
+        "advertised_host": "127.0.0.1",
+    }
+    with broker(cluster, tmp_path / "log", host="0.0.0.0", **settings):
+        pass
+    assert WARNING not in (tmp_path / "log").read_text()
 
 
 def test_it_ends_with_its_parent_if_told_to(cluster: StandaloneProcess, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pulsar
@@ -27,6 +28,7 @@ from daybook.wire.clock import SystemClock
 from tests.harness import processes
 from tests.harness.certificates import Authority as OtherAuthority
 from tests.harness.processes import wait_until
+from tests.harness.served import certificate_at
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("standalone-security")]
 
@@ -84,11 +86,8 @@ def address_of(url: str) -> tuple[str, int]:
 
 
 def served_certificate(cluster: StandaloneProcess) -> x509.Certificate:
-    """Return the certificate that a new connection to the service port is shown."""
-    pem = ssl.get_server_certificate(
-        address_of(cluster.service_url), ca_certs=cluster.ready["trusted"], timeout=PATIENCE_S
-    )
-    return x509.load_pem_x509_certificate(pem.encode())
+    """Return the certificate at the service port of the first broker."""
+    return certificate_at(address_of(cluster.service_url), cluster.ready["trusted"])
 
 
 def asked(cluster: StandaloneProcess, path: str, *, token: str = "", scheme: str = "https") -> int:
@@ -159,8 +158,24 @@ def test_the_rest_asks_for_a_token_and_speaks_tls_alone(secure: StandaloneProces
     assert asked(secure, path, token="x.y.z") == 401
     assert asked(secure, path, token=token_of(secure)) == 200
     assert asked(secure, "/healthz") == 200
+    assert asked(secure, "/metrics") == 401
+    assert asked(secure, "/metrics", token=token_of(secure)) == 200
     with pytest.raises((OSError, urllib.error.URLError)):
         asked(secure, path, token=token_of(secure), scheme="http")
+
+
+def test_what_strangers_tried_is_on_record(secure: StandaloneProcess, topic: str) -> None:
+    with (
+        pytest.raises(daybook.NotAllowedError),
+        blocking.connect(secure.service_url, tls=secure.tls) as client,
+    ):
+        client.create_producer(topic)
+
+    def lines() -> list[dict[str, Any]]:
+        files = (secure.directory / "logs").glob("*.audit.jsonl")
+        return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+    wait_until(lambda: any(not line["allowed"] for line in lines()), "a refusal is on record")
 
 
 def test_brokers_know_each_other_and_take_over(secure: StandaloneProcess, topic: str) -> None:

@@ -19,7 +19,7 @@ import trio
 from daybook.clients import ledgers
 from daybook.wire.messages.bookie import AddRun, ReadAnswer, Status, decode_answer, encode_read
 from tests.bookie.server.peer import Peer, add_frame, connect, make_entry
-from tests.harness.processes import PATIENCE_S, ServerProcess, http_get
+from tests.harness.processes import PATIENCE_S, ServerProcess, end, http_get
 from tests.harness.zookeeper import run_zookeeper
 
 # Other processes say nothing when they change: we have to look again and again.
@@ -69,6 +69,19 @@ async def test_it_says_that_it_is_ready_and_how_it_is(config: Path) -> None:
     log = (config.parent / "log").read_text()
     assert "event=stopping why=SIGTERM" in log
     assert "Traceback" not in log
+
+
+def test_a_bookie_that_others_reach_warns_in_one_line(config: Path) -> None:
+    warning = "everybody who reaches this bookie may read, write and delete entries"
+    for host, count in (("127.0.0.1", 0), ("0.0.0.0", 1)):
+        log = config.parent / "log"
+        log.unlink(missing_ok=True)
+        settings = config.read_text()
+        with config.open("a") as file:
+            file.write(f'host = "{host}"\nadvertised_host = "127.0.0.1"\nbookie_id = "one"\n')
+        end(ServerProcess.bookie(config).read_ready().process, signal.SIGTERM)
+        config.write_text(settings)
+        assert len([line for line in log.read_text().splitlines() if warning in line]) == count
 
 
 async def takes_an_add(port: int, entry_id: int) -> bool:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from daybook.broker.config import BrokerConfig, QuorumsConfig, load, parse
+from daybook.broker.config import BrokerConfig, QuorumsConfig, load, parse, with_advertised_host
 from daybook.wire.settings import ConfigError
 
 
@@ -67,6 +67,19 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_an_address_that_nobody_can_connect_to_is_not_advertised(host: str) -> None:
-    with pytest.raises(ConfigError, match="set advertised_host to the name or address"):
-        parse({"host": host})
-    assert parse({"host": host, "advertised_host": "here"}).public_host == "here"
+    config = parse({"host": host})
+    assert with_advertised_host(config, lambda: "me.example").public_host == "me.example"
+    with pytest.raises(ConfigError, match="set advertised_host to that name or address"):
+        with_advertised_host(config, lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "host"),
+    [
+        ({"host": "0.0.0.0", "advertised_host": "here"}, "here"),
+        ({"host": "10.0.0.1"}, "10.0.0.1"),
+        ({}, "127.0.0.1"),
+    ],
+)
+def test_a_host_that_is_given_is_advertised(settings: dict[str, str], host: str) -> None:
+    assert with_advertised_host(parse(settings), lambda: "other").public_host == host

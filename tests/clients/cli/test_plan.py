@@ -238,6 +238,8 @@ def test_brokers_of_a_secure_cluster_have_no_port_without_tls_and_ask_everybody(
         assert config.authentication == ("token",)
         assert config.authorization
         assert config.anonymous_role == ""
+        assert config.authenticate_metrics
+        assert config.audit_file == str(directory.path / "logs" / f"{part.name}.audit.jsonl")
         assert (config.host, config.public_host) == ("0.0.0.0", "m1.example")
         assert part.facts["service_url"] == f"pulsar+ssl://m1.example:{ports.port}"
         assert part.facts["admin_url"] == f"https://m1.example:{ports.http_port}"

@@ -73,7 +73,7 @@ def test_the_certificate_is_made_out_to_all_names_of_the_brokers(
 
 def test_tokens_prove_the_roles_of_the_super_users(security: Security, clock: FixedClock) -> None:
     prepared(security, clock)
-    settings = security.broker_settings(1, 2)
+    settings = security.broker_settings(1, 2, Path("audit"))
     known = Tokens(public_key(settings["token_public_key"]), ClaimRules())
     for file, role in ((security.admin_token, "admin"), (settings["broker_token_file"], "broker")):
         found = known.verify(Path(file).read_text().strip(), EPOCH_MS / 1000)
@@ -222,6 +222,17 @@ def test_a_clock_that_is_wrong_is_told(security: Security, clock: FixedClock) ->
     with pytest.raises(UserError, match=r"has expired at 2033-11-11 .*make it anew, or set the"):
         prepared(security, clock)
     assert changed(security, before) == set()
+
+
+def test_an_authority_that_ends_soon_is_told_and_no_certificate_outlives_it(
+    security: Security, clock: FixedClock
+) -> None:
+    prepared(security, clock)
+    clock.now += 3600 * DAY_MS
+    told, _ = prepared(security, clock)
+    assert "expires at 2033-11-11: before that, remove the folder" in told
+    end = read_certificate(security.trusted).not_valid_after_utc
+    assert read_certificate(security.server).not_valid_after_utc == end
 
 
 def test_a_start_that_was_killed_while_it_made_keys_leaves_no_half_of_them(
