@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 KeyType: TypeAlias = Literal["binary", "string"]
+Mode: TypeAlias = Literal["FAILFAST", "PERMISSIVE"]
+"""What becomes of a message that is not of the schema of its topic."""
 
 TYPES: Mapping[str, str] = {
     "key": "binary",  # or string, as `keyType` says
