@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast, get_args
 
-from daybook.clients.ledgers.zookeeper import ZooKeeperOptions
-from daybook.clients.python.reader import SealedLedger
 from daybook.clients.python.tls import TlsOptions
 from daybook.clients.spark.offsets import (
     OffsetRange,
@@ -19,14 +17,16 @@ from daybook.clients.spark.offsets import (
     parse_times,
 )
 from daybook.clients.spark.option_names import unknown_option
-from daybook.clients.spark.schema import DEFAULT, Columns, KeyType, parse_columns
+from daybook.clients.spark.schema import DEFAULT, Columns, KeyType, Mode, parse_columns
 from daybook.clients.spark.selection import Selection, parse_selection
 from daybook.clients.spark.tls_options import TLS_NAMES, parse_tls
-from daybook.clients.spark.typed_schema import Mode, TypedColumns
 from daybook.clients.spark.zookeeper_options import ZOOKEEPER_NAMES, parse_zookeeper, wants_tls
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # Spark's short-lived processes import this module, and none of these.
+    from daybook.clients.ledgers.zookeeper import ZooKeeperOptions
     from daybook.clients.pipelines.archive.checked import NamedFile
+    from daybook.clients.python.reader import SealedLedger
+    from daybook.clients.spark.typed_schema import TypedColumns
 
 OnUnreadable: TypeAlias = Literal["fail", "null", "skip"]
 ReadFrom: TypeAlias = Literal["auto", "bookies", "brokers", "archive+live"]
@@ -126,10 +126,10 @@ class SourceOptions:
     on_unreadable: OnUnreadable
     read_from: ReadFrom
     typed: TypedOptions | None  # None: schemaMode=raw
-    typed_columns: TypedColumns | None = None  # as the brokers know the schema
+    typed_columns: "TypedColumns | None" = None  # as the brokers know the schema
     archive: str | None = None  # the directory, with read=archive+live
     tls: TlsOptions | None = None
-    zookeeper: ZooKeeperOptions | None = None
+    zookeeper: "ZooKeeperOptions | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class TaskLedgers:
     """The sealed ledgers with offsets of a task, in order, and the address of the ledgers."""
 
     url: str
-    sealed: tuple[SealedLedger, ...]
+    sealed: "tuple[SealedLedger, ...]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +157,9 @@ class ReadTask:
     read_from: ReadFrom = "auto"
     ledgers: TaskLedgers | None = None  # None: the brokers have everything
     files: "tuple[NamedFile, ...] | None" = None  # files of an archive that hold the whole range
-    typed: TypedColumns | None = None  # the columns of each row are made of `columns`
+    typed: "TypedColumns | None" = None  # the columns of each row are made of `columns`
     tls: TlsOptions | None = None
-    zookeeper: ZooKeeperOptions | None = None
+    zookeeper: "ZooKeeperOptions | None" = None
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 KeyType: TypeAlias = Literal["binary", "string"]
+Mode: TypeAlias = Literal["FAILFAST", "PERMISSIVE"]
+"""A message that is not of the schema of its topic ends the query, or goes to `_corrupt`."""
 
 TYPES: Mapping[str, str] = {
     "key": "binary",  # or string, as `keyType` says

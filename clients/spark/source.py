@@ -63,14 +63,6 @@ from daybook.clients.spark.options import (
 )
 from daybook.clients.spark.schema import columns_of_schema
 from daybook.clients.spark.short_errors import each_in_one_sentence, in_one_sentence
-from daybook.clients.spark.sink import batch_writer, stream_writer
-from daybook.clients.spark.typed_schema import (
-    TopicSchema,
-    TypedColumns,
-    check_given,
-    spark_schema,
-    typed_columns,
-)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,6 +72,7 @@ if TYPE_CHECKING:
     from daybook.clients.spark.cursors import Cursors
     from daybook.clients.spark.sizes import KnownSizes
     from daybook.clients.spark.topics import Held, KnownOffsets, TopicOffsets
+    from daybook.clients.spark.typed_schema import TopicSchema, TypedColumns
 
 _log = logging.getLogger("daybook.spark")
 
@@ -94,7 +87,7 @@ class TaskPartition(InputPartition):
 class DaybookDataSource(DataSource):
     """The format `daybook`, for `read`, `readStream`, `write` and `writeStream`."""
 
-    _topic_schema: TopicSchema | None = None
+    _topic_schema: "TopicSchema | None" = None
 
     @classmethod
     def name(cls) -> str:
@@ -105,6 +98,8 @@ class DaybookDataSource(DataSource):
         # The kind of the query is not known yet, and what both kinds have decides the columns.
         typed = parse_typed_options(self.options)
         if typed is not None:
+            from daybook.clients.spark.typed_schema import spark_schema
+
             return spark_schema(self._typed_columns(typed))
         return parse_column_options(self.options).ddl
 
@@ -130,6 +125,8 @@ class DaybookDataSource(DataSource):
                     " promise: leave that out"
                 )
         if options.typed is not None:
+            from daybook.clients.spark.typed_schema import check_given
+
             typed = check_given(self._typed_columns(options.typed), schema)
             raw = replace(options.columns, names=typed.raw, key_type=typed.raw_key_type)
             return replace(options, columns=raw, typed_columns=typed)
@@ -137,12 +134,14 @@ class DaybookDataSource(DataSource):
         columns = columns_of_schema(fields, options.columns, key_type_given=options.key_type_given)
         return replace(options, columns=columns)
 
-    def _typed_columns(self, options: TypedOptions) -> TypedColumns:
+    def _typed_columns(self, options: TypedOptions) -> "TypedColumns":
         """Return the typed columns that the options name.
 
         The brokers are asked once, when the table or the stream is loaded.  Spark keeps this object
         with it, so that all its queries have the same columns.
         """
+        from daybook.clients.spark.typed_schema import typed_columns
+
         if self._topic_schema is None:
             from daybook.clients.python.limits import ClientLimits
             from daybook.clients.spark.topics import TopicOffsets
@@ -163,12 +162,16 @@ class DaybookDataSource(DataSource):
 
     @in_one_sentence
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        from daybook.clients.spark.sink import batch_writer
+
         return batch_writer(self.options, schema, overwrite=overwrite)
 
     @in_one_sentence
     def streamWriter(  # noqa: N802  Spark's name
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
+        from daybook.clients.spark.sink import stream_writer
+
         return stream_writer(self.options, schema, overwrite=overwrite)
 
 

@@ -22,13 +22,13 @@ A definition of Avro whose messages have no limit has no columns, see `Names.che
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from pyspark.sql import types as spark
 
 from daybook.clients.python.schemas.key_value import is_separated, parts_of
 from daybook.clients.python.schemas.schema import SchemaInfo
-from daybook.clients.spark.schema import DEFAULT, TYPES, KeyType
+from daybook.clients.spark.schema import DEFAULT, TYPES, KeyType, Mode
 from daybook.clients.spark.typed_names import (
     TYPES_MAX,
     Names,
@@ -37,8 +37,6 @@ from daybook.clients.spark.typed_names import (
     load_definition,
 )
 from daybook.wire.proto import pulsar_pb2 as pb
-
-Mode: TypeAlias = Literal["FAILFAST", "PERMISSIVE"]
 
 CORRUPT = "_corrupt"
 META: Mapping[str, str] = {f"__{name}": name for name in TYPES if name != "value"}

@@ -25,8 +25,9 @@ from daybook.clients.python.schemas.primitive import INT64, STRING
 from daybook.clients.python.schemas.schema import SchemaInfo
 from daybook.clients.spark.offsets import OffsetRange
 from daybook.clients.spark.options import ReadTask
+from daybook.clients.spark.schema import Mode
 from daybook.clients.spark.typed_rows import TypedRows
-from daybook.clients.spark.typed_schema import Mode, TopicSchema, TypedColumns, typed_columns
+from daybook.clients.spark.typed_schema import TopicSchema, TypedColumns, typed_columns
 from daybook.clients.spark.walk import UnreadableMessageError
 from tests.clients.pipelines.memory_files import MemoryFiles
 from tests.clients.pipelines.rows import a_batch, a_row

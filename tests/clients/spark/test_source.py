@@ -506,3 +506,20 @@ def test_without_pyspark_it_says_what_to_install() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert "pip install 'daybook-mq[spark]'" in done.stdout
+
+
+def test_the_format_is_imported_without_the_client() -> None:
+    """Spark starts several processes for a query, and most of them need names and options only."""
+    program = (
+        "import sys\n"
+        "from daybook.clients.spark import source\n"
+        "from daybook.clients.spark.options import parse_options\n"
+        "options = {'service.url': 'pulsar://x', 'topic': 't'}\n"
+        "source.BatchReader(parse_options(options, streaming=False))\n"
+        "heavy = ('trio', 'h11', 'fastavro', 'daybook.clients.python.client')\n"
+        "print([each for each in heavy if each in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"

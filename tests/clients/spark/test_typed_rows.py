@@ -18,8 +18,9 @@ from daybook.clients.python.schemas.key_value import KeyValueSchema
 from daybook.clients.python.schemas.primitive import BY_TYPE, INT64, STRING
 from daybook.clients.python.schemas.schema import SchemaInfo
 from daybook.clients.spark import typed_rows
+from daybook.clients.spark.schema import Mode
 from daybook.clients.spark.typed_rows import TypedRows
-from daybook.clients.spark.typed_schema import Mode, TopicSchema, TypedColumns
+from daybook.clients.spark.typed_schema import TopicSchema, TypedColumns
 from daybook.clients.spark.walk import UnreadableMessageError
 from daybook.wire.proto import pulsar_pb2 as pb
 

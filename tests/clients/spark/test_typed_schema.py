@@ -9,8 +9,8 @@ from pyspark.sql.types import ArrayType, StringType, StructType
 from daybook.clients.python.schemas.key_value import KeyValueSchema
 from daybook.clients.python.schemas.primitive import INT64, STRING
 from daybook.clients.python.schemas.schema import SchemaInfo
+from daybook.clients.spark.schema import Mode
 from daybook.clients.spark.typed_schema import (
-    Mode,
     TopicSchema,
     TypedColumns,
     check_given,

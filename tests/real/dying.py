@@ -1,0 +1,81 @@
+"""Processes that die at a chosen moment of their requests about a sink.
+
+A request has three moments: before it is sent, when it was sent and no answer has come, and when
+its answer has come.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+from daybook.clients.pipelines.archive.replay_task import ReplayTask
+from daybook.clients.python import http, sink_requests
+
+
+class DiedError(BaseException):
+    """The process of a driver was killed, as far as the cluster can tell."""
+
+
+@contextmanager
+def dying(at: int, die: Callable[[], None]) -> Generator[list[str]]:
+    """Let the requests in the block die at one of their moments, which count from 0.
+
+    The list has the moments that were.
+    """
+    seen: list[str] = []
+    inside = False
+    requests, transport = cast("Any", sink_requests), cast("Any", http)
+    request, receive = requests.http_request, transport._receive
+
+    def moment(what: str) -> None:
+        seen.append(what)
+        if len(seen) - 1 == at:
+            die()
+
+    async def requested(*arguments: Any, **more: Any) -> Any:
+        nonlocal inside
+        _, _, _, method, target, *_ = arguments
+        moment(f"before {method} {target}")
+        inside = True
+        try:
+            answer = await request(*arguments, **more)
+        finally:
+            inside = False
+        moment(f"after {method} {target}")
+        return answer
+
+    async def received(*arguments: Any) -> Any:
+        if inside:
+            moment("sent")
+        return await receive(*arguments)
+
+    requests.http_request, transport._receive = requested, received
+    try:
+        yield seen
+    finally:
+        requests.http_request, transport._receive = request, receive
+
+
+def die_as_driver() -> None:
+    raise DiedError
+
+
+def die_as_worker() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(frozen=True, slots=True)
+class DyingTask(ReplayTask):
+    """The task of the first piece kills its worker at one of its moments."""
+
+    at: int = -1
+
+    async def _stage(self, index: int) -> dict[str, Any]:
+        whole = ReplayTask._stage
+        if index:
+            return await whole(self, index)
+        with dying(self.at, die_as_worker):
+            return await whole(self, index)
