@@ -9,6 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast, get_args
 
 from daybook.clients.python.tls import TlsOptions
+from daybook.clients.spark.credential_options import (
+    ANONYMOUS,
+    CREDENTIAL_NAMES,
+    QueryCredentials,
+    parse_credentials,
+)
 from daybook.clients.spark.offsets import (
     OffsetRange,
     OffsetSpec,
@@ -65,6 +71,7 @@ _NAMES = (
     "outageTimeout",
     *TLS_NAMES,
     *ZOOKEEPER_NAMES,
+    *CREDENTIAL_NAMES,
 )
 _FOR_BATCHES = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _FOR_STREAMS = (
@@ -130,6 +137,7 @@ class SourceOptions:
     archive: str | None = None  # the directory, with read=archive+live
     tls: TlsOptions | None = None
     zookeeper: "ZooKeeperOptions | None" = None
+    credentials: QueryCredentials = ANONYMOUS
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +168,7 @@ class ReadTask:
     typed: "TypedColumns | None" = None  # the columns of each row are made of `columns`
     tls: TlsOptions | None = None
     zookeeper: "ZooKeeperOptions | None" = None
+    credentials: QueryCredentials = ANONYMOUS
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -205,6 +214,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         archive=_archive(given),
         tls=parse_tls(given, service_url, other_use=wants_tls(given)),
         zookeeper=parse_zookeeper(given),
+        credentials=parse_credentials(given),
     )
 
 
@@ -218,15 +228,14 @@ def parse_typed_options(options: Mapping[str, str]) -> TypedOptions | None:
     return _typed({name.lower(): value for name, value in options.items()})
 
 
-def parse_topics(options: Mapping[str, str]) -> tuple[str, Selection, TlsOptions | None]:
+def parse_topics(
+    options: Mapping[str, str],
+) -> tuple[str, Selection, TlsOptions | None, QueryCredentials]:
     """Parse the options that name the brokers and the topics, and how to reach them."""
     given = {name.lower(): value for name, value in options.items()}
     service_url = _service_url(given)
-    return (
-        service_url,
-        parse_selection(given),
-        parse_tls(given, service_url, other_use=wants_tls(given)),
-    )
+    tls = parse_tls(given, service_url, other_use=wants_tls(given))
+    return service_url, parse_selection(given), tls, parse_credentials(given)
 
 
 def _bounds(given: Mapping[str, str], side: str, topic: str | None) -> Bounds | None:

@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from daybook.clients.cli.credentials import given_token
+from daybook.clients.cli.credentials import given_credentials
 from daybook.clients.cli.main import main
 from daybook.clients.cli.options import cluster_options, tls_options
 from tests.clients.cli.conftest import Daybook
@@ -197,7 +197,7 @@ SECURE: dict[str, Any] = {"security": "secure", "host": "localhost", "names": []
 def echo(service_url: str, admin_url: str) -> None:
     """Show what a command would take to its brokers."""
     tls = tls_options(service_url)
-    click.echo(f"{service_url} {admin_url} {tls and tls.trusted} {given_token()}")
+    click.echo(f"{service_url} {admin_url} {tls and tls.trusted} {given_credentials(service_url).token}")
 
 
 def echoed(*words: str) -> list[str]:
