@@ -4,9 +4,12 @@ Files are those of every worker.  The certificates of TLS are those of the optio
 """
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from daybook.clients.ledgers.zookeeper import ZooKeeperOptions
 from daybook.clients.spark.tls_options import given_tls
+
+if TYPE_CHECKING:  # Spark's short-lived processes import this module, and not the client.
+    from daybook.clients.ledgers.zookeeper import ZooKeeperOptions
 
 ZOOKEEPER_NAMES = ("zookeeper.tls", "zookeeper.user", "zookeeper.password.file")
 _TLS, _USER, _FILE = ZOOKEEPER_NAMES
@@ -20,10 +23,12 @@ def wants_tls(given: Mapping[str, str]) -> bool:
     return text == "true"
 
 
-def parse_zookeeper(given: Mapping[str, str]) -> ZooKeeperOptions | None:
+def parse_zookeeper(given: Mapping[str, str]) -> "ZooKeeperOptions | None":
     """Return the options, whose names are in lower case; None without any.  Raise ValueError."""
     if not any(name in given for name in ZOOKEEPER_NAMES):
         return None
+    from daybook.clients.ledgers.zookeeper import ZooKeeperOptions
+
     user, file = given.get(_USER, ""), given.get(_FILE)
     if bool(user) != bool(file):
         raise ValueError(f"{_USER} and {_FILE} belong together: give both, or neither")

@@ -196,8 +196,8 @@ SECURE: dict[str, Any] = {"security": "secure", "host": "localhost", "names": []
 @cluster_options
 def echo(service_url: str, admin_url: str) -> None:
     """Show what a command would take to its brokers."""
-    tls = tls_options(service_url)
-    click.echo(f"{service_url} {admin_url} {tls and tls.trusted} {given_credentials(service_url).token}")
+    tls, token = tls_options(service_url), given_credentials(service_url).token
+    click.echo(f"{service_url} {admin_url} {tls and tls.trusted} {token}")
 
 
 def echoed(*words: str) -> list[str]:
