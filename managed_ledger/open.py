@@ -57,7 +57,7 @@ from daybook.managed_ledger.ledger_list import (
     unrecorded,
 )
 from daybook.managed_ledger.log import ManagedLedger
-from daybook.managed_ledger.offsets import last_offset_of
+from daybook.managed_ledger.offsets import last_offset_of, stated_offset
 from daybook.managed_ledger.orphans import RemoveOther, remove_orphans
 from daybook.managed_ledger.protocol.orphans import Suspects
 from daybook.managed_ledger.protocol.room import Room
@@ -351,8 +351,7 @@ async def _take_over(
             await _claim(ledgers, learned, writer.ledger_id, next_offset)
             # Only after the claim: until then the former owner may set a cursor back.
             held = await _for_each_cursor(
-                context,
-                name,
+                ledgers,
                 lambda cursor: stored_position(context, LedgerOwner(name, cursor), ledgers),
             )
             now_ms = context.clock.now_ms()
@@ -472,7 +471,10 @@ async def _recover(context: LogContext, ledger: LedgerInfo, stored: StoredMetada
             f"ledger {ledger_id} has {entries} entries, but the list of its log says that it has"
             f" {ledger.entries}"
         )
-    return SealedLedger(ledger_id, entries, reader.length, known.closed_ms, known.last_offset)
+    last = known.last_offset
+    if last is None and reader.last_entry is not None:
+        last = stated_offset(reader.last_entry)
+    return SealedLedger(ledger_id, entries, reader.length, known.closed_ms, last)
 
 
 # -- the list
@@ -521,7 +523,7 @@ async def _recover_cursors(log: ManagedLedger) -> None:
         await cursor.renew()
 
     try:
-        await _for_each_cursor(log.context, log.name, recover)
+        await _for_each_cursor(log.ledgers, recover)
         # The log may have been lost meanwhile.  Its nursery is cancelled then, and runs no cursor.
         log.check()
     except BaseException:
@@ -533,11 +535,12 @@ async def _recover_cursors(log: ManagedLedger) -> None:
         log.adopt(found[name])
 
 
-async def _for_each_cursor(
-    context: LogContext, log_name: str, act: Callable[[str], Awaitable[T]]
-) -> dict[str, T]:
-    """Return the result of `act` for each durable cursor of a log, or raise its first error."""
-    names = await context.read_newest_children(log_path(log_name))
+async def _for_each_cursor(ledgers: LedgerList, act: Callable[[str], Awaitable[T]]) -> dict[str, T]:
+    """Return the result of `act` for each durable cursor of a log, or raise its first error.
+
+    This host must have written the list before: nobody else creates or deletes a cursor since.
+    """
+    names = await ledgers.read_children(ledgers.path)
     found: dict[str, T] = {}
     errors: list[Exception] = []
     limiter = trio.CapacityLimiter(_CURSORS_AT_ONCE)

@@ -27,6 +27,7 @@ import trio
 
 from daybook.wire.clock import WallClock
 from daybook.wire.metadata.session import HostSession, create_with_parents
+from daybook.wire.metadata.shared_sync import SharedSyncs
 from daybook.wire.metadata.store import (
     Create,
     Delete,
@@ -142,6 +143,7 @@ class MemorySession:
         self._host = host
         self._request_timeout_s = request_timeout_s
         self._view = HostSession()
+        self._syncs = SharedSyncs(lambda: self._view.session_id)
         # The session as the store sees it; the host learns of changes by notices.
         self.store_session_id = 0
         self._in_contact = False
@@ -284,6 +286,9 @@ class MemorySession:
         return await self._behind_sync(path, self.get_children)
 
     async def _behind_sync(self, path: str, read: Callable[[str], Awaitable[T]]) -> T:
+        return await self._syncs.read(lambda: self._sync_and_read(path, read), lambda: read(path))
+
+    async def _sync_and_read(self, path: str, read: Callable[[str], Awaitable[T]]) -> T:
         session_id = self.session_id
         await self.sync(path)
         answer = await read(path)

@@ -1,0 +1,83 @@
+"""How many requests the takeover of a log costs, alone and together with others."""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+
+from daybook.managed_ledger.position import EARLIEST
+from daybook.wire.metadata.memory import Request
+from tests.managed_ledger.world import Host, HostLink, World, append, play, read_all
+
+MANY = 100
+
+
+def count_requests(monkeypatch: pytest.MonkeyPatch, host: Host) -> Counter[str]:
+    """Count the host's requests to the metadata store from now on, by operation."""
+    counted = Counter[str]()
+    request = HostLink.request
+
+    async def counting(self: HostLink, asked: Request, execute: Callable[[], None]) -> None:
+        if self is host.link:
+            counted[asked.operation] += 1
+        await request(self, asked, execute)
+
+    monkeypatch.setattr(HostLink, "request", counting)
+    return counted
+
+
+def names(count: int) -> list[str]:
+    return [f"t/n/persistent/{number}" for number in range(count)]
+
+
+async def at_once(calls: list[Callable[[], Awaitable[object]]]) -> None:
+    async with trio.open_nursery() as nursery:
+        for call in calls:
+            nursery.start_soon(call)
+
+
+async def fill(host: Host, log_names: list[str]) -> None:
+    """Append three entries to each log, and give it a cursor that stands in its record."""
+    for name in log_names:
+        log = await host.open(name=name)
+        await log.open_cursor("s", initial=EARLIEST)
+        await append(log, range(3))
+
+
+def test_what_the_takeover_of_one_log_asks_the_metadata_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as one, world.host("b") as two:
+            await fill(one, names(2))
+            await two.open(name=names(2)[0])  # connects to the bookies
+            counted = count_requests(monkeypatch, two)
+            log = await two.open(name=names(2)[1])
+            asked = Counter(counted)
+            assert await read_all(log) == [0, 1, 2]
+            # The list; the old ledger, marked and closed; the new ledger and its number; the list;
+            # the cursor.
+            assert asked == {
+                "sync": 1,
+                "get": 3,  # list, old ledger, cursor
+                "set": 3,  # old ledger twice, list
+                "create": 2,  # number and ledger
+                "delete": 1,  # number
+                "get_children": 1,
+            }
+
+    play(scenario)
+
+
+def test_logs_that_are_taken_over_together_share_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as one, world.host("b") as two:
+            await fill(one, names(MANY))
+            counted = count_requests(monkeypatch, two)
+            two.link.delay_s = 0.002
+            await at_once([lambda name=name: two.open(name=name) for name in names(MANY)])  # type: ignore[misc]
+            assert counted["sync"] <= 3
+            assert counted["set"] == 3 * MANY
+
+    play(scenario)
