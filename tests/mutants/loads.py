@@ -5,6 +5,8 @@ from tests.mutants.patch import Edit, Mutant
 _SYNCS = "daybook.wire.metadata.shared_sync"
 _GROUPS = "daybook.wire.metadata.write_groups"
 _RECOVER = "daybook.bookie.ledger.protocol.recover"
+_KAZOO = "daybook.wire.metadata.kazoo_connection"
+_KAZOO_TESTS = "tests:tests/wire/metadata/test_kazoo_connection.py"
 _SYNC_TESTS = "tests:tests/wire/metadata/test_shared_sync.py"
 _GROUP_TESTS = "tests:tests/wire/metadata/test_write_groups.py"
 _RECOVERY_TESTS = "tests:tests/bookie/ledger/test_recovery_scenarios.py"
@@ -102,5 +104,34 @@ MUTANTS = [
             "self._last_entries[max(self._last_entries)] if self._last_entries else None",
         ),
         caught_by="tests:tests/bookie/ledger/test_recovery.py -k entry_that_was_seen",
+    ),
+    Mutant(
+        id="LR11",
+        rule="a request that the thread does not find in the queue wakes it -> it waits",
+        module=_KAZOO,
+        name="Waker.taken",
+        replacement=Edit("self._woken = False", "pass"),
+        caught_by=_KAZOO_TESTS,
+    ),
+    Mutant(
+        id="LR12",
+        rule="bytes of an earlier connection are forgotten -> they are read",
+        module=_KAZOO,
+        name="_Connection._fresh",
+        replacement=Edit("is not self._connection._socket", "is None"),
+        caught_by=_KAZOO_TESTS,
+    ),
+    Mutant(
+        id="LR13",
+        rule="a request counts as sent before it is -> it is forgotten if the connection breaks",
+        module=_KAZOO,
+        name="_Connection.send_all",
+        replacement=Edit(
+            "connection._write(bytes(frames), connect_timeout_s)",
+            "sent = client._pending.copy(); client._pending.clear()\n"
+            "        connection._write(bytes(frames), connect_timeout_s)\n"
+            "        client._pending.extend(sent)",
+        ),
+        caught_by=_KAZOO_TESTS,
     ),
 ]

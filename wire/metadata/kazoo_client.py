@@ -19,6 +19,7 @@ from kazoo.handlers.utils import (
 from kazoo.protocol.states import EventType, KazooState
 from kazoo.retry import KazooRetry
 
+from daybook.wire.metadata.kazoo_connection import Waker, hasten
 from daybook.wire.metadata.store import (
     MetadataError,
     NoRecordError,
@@ -156,6 +157,7 @@ def new_client(
         state_changed(kazoo, _STATES[state], 0 if client_id is None else client_id[0])
 
     client.add_listener(listener)
+    hasten(client)
     _refuse_nonsense(client)
     return kazoo
 
@@ -198,6 +200,11 @@ class _InConnectionThread(SequentialThreadingHandler):  # type: ignore[misc]  # 
 
     def dispatch_callback(self, callback: "_Callback") -> None:
         callback.func(*callback.args)
+
+    def create_socket_pair(self) -> Any:  # noqa: ANN401
+        """Return the sockets by which other threads wake that of the connection."""
+        read, write = super().create_socket_pair()
+        return read, Waker(write)
 
     def select(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """Wait with poll.
