@@ -93,6 +93,7 @@ from daybook.wire.metadata.store import (
     VersionConflictError,
 )
 
+K = TypeVar("K", int, str)
 T = TypeVar("T")
 RECOVERED_LEDGERS = 2  # A rollover leaves at most two ledgers of the list unclosed.
 _CURSORS_AT_ONCE = 32
@@ -418,22 +419,34 @@ async def _metadata_of(
     context: LogContext, owner: LedgerOwner, ledger_ids: Sequence[int]
 ) -> dict[int, StoredMetadata]:
     """Return the verified metadata of ledgers, or raise the first error."""
-    found: dict[int, StoredMetadata] = {}
-    errors: list[Exception] = []
-    limiter = trio.CapacityLimiter(_READS_AT_ONCE)
+    return await _for_each(
+        ledger_ids, lambda ledger_id: _verified_metadata(context, owner, ledger_id), _READS_AT_ONCE
+    )
 
-    async def read(ledger_id: int) -> None:
+
+async def _for_each(
+    items: Sequence[K], act: Callable[[K], Awaitable[T]], at_once: int
+) -> dict[K, T]:
+    """Return the result of `act` for each item, or raise the first error."""
+    if len(items) == 1:  # the usual case of a load, and tasks would cost more than the rest
+        return {items[0]: await act(items[0])}
+    found: dict[K, T] = {}
+    errors: list[Exception] = []
+    limiter = trio.CapacityLimiter(at_once)
+
+    async def run(item: K) -> None:
         async with limiter:
             if errors:
                 return
             try:
-                found[ledger_id] = await _verified_metadata(context, owner, ledger_id)
+                found[item] = await act(item)
             except Exception as error:
                 errors.append(error)
 
-    async with trio.open_nursery() as nursery:
-        for ledger_id in ledger_ids:
-            nursery.start_soon(read, ledger_id)
+    if items:
+        async with trio.open_nursery() as nursery:
+            for item in items:
+                nursery.start_soon(run, item)
     if errors:
         raise errors[0]
     return found
@@ -541,25 +554,7 @@ async def _for_each_cursor(ledgers: LedgerList, act: Callable[[str], Awaitable[T
     This host must have written the list before: nobody else creates or deletes a cursor since.
     """
     names = await ledgers.read_children(ledgers.path)
-    found: dict[str, T] = {}
-    errors: list[Exception] = []
-    limiter = trio.CapacityLimiter(_CURSORS_AT_ONCE)
-
-    async def run(name: str) -> None:
-        async with limiter:
-            if errors:
-                return
-            try:
-                found[name] = await act(name)
-            except Exception as error:
-                errors.append(error)
-
-    async with trio.open_nursery() as nursery:
-        for name in names:
-            nursery.start_soon(run, name)
-    if errors:
-        raise errors[0]
-    return found
+    return await _for_each(names, act, _CURSORS_AT_ONCE)
 
 
 @asynccontextmanager

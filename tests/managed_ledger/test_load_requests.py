@@ -1,13 +1,16 @@
 """How many requests the takeover of a log costs, alone and together with others."""
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 import trio
 
+from daybook.bookie.ledger.bookie_client import BookieConnection
 from daybook.managed_ledger.position import EARLIEST
+from daybook.wire.messages.bookie import LAST_ENTRY
 from daybook.wire.metadata.memory import Request
+from daybook.wire.transport import Buffer
 from tests.managed_ledger.world import Host, HostLink, World, append, play, read_all
 
 MANY = 100
@@ -24,6 +27,28 @@ def count_requests(monkeypatch: pytest.MonkeyPatch, host: Host) -> Counter[str]:
         await request(self, asked, execute)
 
     monkeypatch.setattr(HostLink, "request", counting)
+    return counted
+
+
+def count_of_bookies(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count the requests of all hosts to bookies from now on."""
+    counted = Counter[str]()
+    read, add = BookieConnection.send_read, BookieConnection.send_add
+
+    def counting_read(
+        self: BookieConnection, ledger_id: int, entry_id: int, fence_key: bytes | None
+    ) -> None:
+        counted["last entry" if entry_id == LAST_ENTRY else "entry"] += 1
+        read(self, ledger_id, entry_id, fence_key)
+
+    def counting_add(
+        self: BookieConnection, ledger_id: int, entry_id: int, frame: Sequence[Buffer]
+    ) -> None:
+        counted["add"] += 1
+        add(self, ledger_id, entry_id, frame)
+
+    monkeypatch.setattr(BookieConnection, "send_read", counting_read)
+    monkeypatch.setattr(BookieConnection, "send_add", counting_add)
     return counted
 
 
@@ -66,6 +91,22 @@ def test_what_the_takeover_of_one_log_asks_the_metadata_store(
                 "delete": 1,  # number
                 "get_children": 1,
             }
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("count", [1, MANY])
+def test_what_takeovers_ask_the_bookies(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as one, world.host("b") as two:
+            await fill(one, names(count))
+            asked = count_of_bookies(monkeypatch)
+            await at_once([lambda name=name: two.open(name=name) for name in names(count)])  # type: ignore[misc]
+            # Each bookie is fenced, and says its last entry.  The last entry lies above the LAC: it
+            # is read from one bookie, and written to all.  Nobody has the entry behind it.
+            assert asked["last entry"] == 3 * count
+            assert asked["entry"] <= (1 + 3) * count
+            assert asked["add"] == 3 * count
 
     play(scenario)
 
