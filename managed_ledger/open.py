@@ -374,8 +374,10 @@ async def _take_over(
     log = ManagedLedger(name, context, config, ledgers, writer, next_offset)
     try:
         # There may be thousands of trimmed ledgers, so the opening waits for no deletion.
-        context.delete_later(empty, ledgers.owner)
-        context.nursery.start_soon(context.delete_ledgers, trimmed, ledgers.owner)
+        if empty:
+            context.delete_later(empty, ledgers.owner)
+        if trimmed:
+            context.nursery.start_soon(context.delete_ledgers, trimmed, ledgers.owner)
         on_step("recovering its subscriptions from their ledgers")
         await _recover_cursors(log)  # step 5
     except BaseException:
