@@ -81,16 +81,21 @@ class GroupedWrites:
         self,
         path: str,
         value: bytes,
-        acl: Callable[[], object] | None = None,
+        acl: Callable[[], object] | Sequence[object] | None = None,
         *,
         ephemeral: bool = False,
         sequence: bool = False,
     ) -> AsyncResult[str]:
-        """Create a record; `acl` is called when the request is sent."""
+        """Create a record.
+
+        `acl` may be a function that returns the rights: it is called when the request is sent.
+        """
 
         def options() -> dict[str, Any]:
-            made: dict[str, Any] = {} if acl is None else {"acl": acl()}
-            return {**made, "ephemeral": ephemeral, "sequence": sequence}
+            made: dict[str, Any] = {"ephemeral": ephemeral, "sequence": sequence}
+            if acl is not None:
+                made["acl"] = acl() if callable(acl) else acl
+            return made
 
         return self._add(
             lambda kazoo: kazoo.create_async(path, value, **options()),
