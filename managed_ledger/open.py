@@ -10,6 +10,10 @@ Opening takes a log over from its former owner, whether that is alive or not:
 5. check that the cursors' ledgers belong to them, and recover the cursors, which fences these
    ledgers; a cursor whose ledger has records that Pulsar misreads gets a new ledger
 
+Step 1 reads behind a sync, which logs that are opened together share.  Step 5 needs none: every
+change of a cursor names the version of the list, and a session that has written the list sees what
+was written before that (`LedgerList.read_record`).
+
 Nothing is served before step 4, and cursors are not even read before it.  A conflict in step 4
 means that another host opens the log, too.  The result is FencedError, and the caller finds out
 who should own the log before it tries again.
