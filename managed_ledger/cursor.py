@@ -54,7 +54,7 @@ from daybook.managed_ledger.ledger_list import LedgerList
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.cursor import Change, CursorState, Run
 from daybook.managed_ledger.protocol.holes import HoleCount
-from daybook.managed_ledger.records import LedgerOwner, check_cursor_name, log_path
+from daybook.managed_ledger.records import LedgerOwner, check_cursor_name
 from daybook.managed_ledger.records_pb2 import ManagedCursorInfo
 from daybook.managed_ledger.stalled import StallWatch
 from daybook.wire.errors import WireError
@@ -811,8 +811,8 @@ class Cursors:
         ManagedLedgerError, LedgerError.
         """
         owner = LedgerOwner(self._ledgers.owner.log, encoded)
-        path = f"{log_path(owner.log)}/{encoded}"
-        info, version = await read_record(self._context, owner)
+        path = f"{self._ledgers.path}/{encoded}"
+        info, version = await read_record(self._ledgers, encoded)
         try:
             name = url_decode(encoded)
         except WireError as error:

@@ -53,7 +53,6 @@ from daybook.managed_ledger.protocol.holes import HoleCount
 from daybook.managed_ledger.records import (
     LedgerOwner,
     cursor_path,
-    log_path,
     message_ranges,
     nested,
     parse,
@@ -589,16 +588,20 @@ async def stored_position(context: LogContext, owner: LedgerOwner, ledgers: Ledg
     This fences the cursor's ledger, so the log must have its list before.  Raise
     ManagedLedgerError, LedgerError.
     """
-    info, _ = await read_record(context, owner)
+    info, _ = await read_record(ledgers, owner.cursor)
     mark_delete = (await recover_state(context, owner, info, ledgers.lengths)).mark_delete
     assert mark_delete is not None
     return mark_delete
 
 
-async def read_record(context: LogContext, owner: LedgerOwner) -> tuple[ManagedCursorInfo, int]:
-    """Return the content and the version of the record of the cursor `owner`."""
-    path = f"{log_path(owner.log)}/{owner.cursor}"
-    found = await context.read_newest(path)
+async def read_record(ledgers: LedgerList, encoded: str | None) -> tuple[ManagedCursorInfo, int]:
+    """Return the content and the version of the record of a cursor of this log.
+
+    Each change of a cursor names the version of the list, so nobody has changed the record since
+    this host wrote the list.
+    """
+    path = f"{ledgers.path}/{encoded}"
+    found = await ledgers.read_record(path)
     if found is None:
         raise FencedError(f"the cursor record {path} was deleted while it was being recovered")
     return parse(ManagedCursorInfo(), found.value, path), found.stat.version

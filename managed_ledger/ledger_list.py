@@ -11,6 +11,7 @@ The list also knows the last confirmed entry, so all arithmetic on positions is 
 from bisect import bisect_left, bisect_right
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import accumulate
+from typing import TypeVar
 
 import trio
 
@@ -42,10 +43,12 @@ from daybook.wire.metadata.store import (
     NoRecordError,
     Operation,
     OutcomeUnknownError,
+    Record,
     StoreUnavailableError,
     VersionConflictError,
 )
 
+T = TypeVar("T")
 _TIDY_S = 2.0  # for the deletion of a ledger that was not put on the list
 _REFUSALS = ManagedLedgerError | MetadataError | LedgerError
 
@@ -80,6 +83,7 @@ class LedgerList:
         self._byte_sums = [0]
         self._lengths: dict[int, int] | None = None  # None: must be computed again
         self._context = context
+        self._written_in = 0  # the session in which this handle wrote the list last; 0: not known
         self._lock = trio.Lock()
         self._stopped: ManagedLedgerError | None = None
         if any(a >= b for a, b in zip(self.ids, self.ids[1:], strict=False)):
@@ -300,6 +304,7 @@ class LedgerList:
         while True:
             self._check()
             self.doubtful = True
+            session_id, self._written_in = self._context.store.session_id, 0
             try:
                 self.version = await self._context.store.set(self.path, value, self.version)
             except StoreUnavailableError:
@@ -322,6 +327,9 @@ class LedgerList:
                 raise
             # Any other request of this handle names a version that has passed, and will fail.
             self.doubtful = False
+            # No id of a session comes again, so this one was the same all the time.
+            if self._context.store.session_id == session_id:
+                self._written_in = session_id
             return
 
     async def _was_applied(self, value: bytes) -> bool:
@@ -338,6 +346,41 @@ class LedgerList:
             self.version = following
             return True
         raise self._fenced()
+
+    # -- reading behind the last write of the list
+
+    async def read_record(self, path: str) -> Record | None:
+        """Return a record with everything that was written before this handle wrote the list.
+
+        That is enough for records of which every change names the version of the list.
+        """
+        store = self._context.store
+        return await self._read(lambda: store.get(path), lambda: self._context.read_newest(path))
+
+    async def read_children(self, path: str) -> list[str]:
+        """Return the names below `path`, as `read_record` does."""
+        store = self._context.store
+        return (
+            await self._read(
+                lambda: store.get_children(path), lambda: self._context.read_newest_children(path)
+            )
+            or []
+        )
+
+    async def _read(
+        self, read: Callable[[], Awaitable[T]], read_newest: Callable[[], Awaitable[T]]
+    ) -> T:
+        """Read without a sync if the session is the one that has seen the write.
+
+        A session never sees an older state than that of its own write, whichever server it moves
+        to.  The next session may.
+        """
+        store, written_in = self._context.store, self._written_in
+        if written_in and store.session_id == written_in:
+            found = await self._context.retry_read(read)
+            if store.session_id == written_in:
+                return found
+        return await read_newest()
 
     def _fenced(self) -> FencedError:
         return FencedError(

@@ -24,6 +24,7 @@ from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.trim import SealedLedger
 from daybook.managed_ledger.records import LedgerOwner
 from daybook.wire.batch import num_messages, parse_metadata, split_broker_metadata
+from daybook.wire.entry import Entry
 from daybook.wire.errors import WireError
 
 _READ_ENTRIES = 256
@@ -359,9 +360,17 @@ async def _stated(context: LogContext, owner: LedgerOwner, ledger: SealedLedger)
     )
     last = ledger.entries - 1
     (entry,) = await reader.read(last, last, max_bytes=1)
+    return stated_offset(entry)
+
+
+def stated_offset(entry: Entry) -> int | None:
+    """Return the offset that an entry itself states; None if it states none.
+
+    Raise LogCorruptError if it is not the entry of a log.
+    """
     try:
         return split_broker_metadata(entry.payload)[1]
     except WireError as error:
         raise LogCorruptError(
-            f"the last entry of ledger {ledger.ledger_id} cannot be read: {error}"
+            f"the entry {entry.ledger_id}:{entry.entry_id} cannot be read: {error}"
         ) from error

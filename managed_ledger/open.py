@@ -10,6 +10,10 @@ Opening takes a log over from its former owner, whether that is alive or not:
 5. check that the cursors' ledgers belong to them, and recover the cursors, which fences these
    ledgers; a cursor whose ledger has records that Pulsar misreads gets a new ledger
 
+Step 1 reads behind a sync, which logs that are opened together share.  Step 5 needs none: every
+change of a cursor names the version of the list, and a session that has written the list sees what
+was written before that (`LedgerList.read_record`).
+
 Nothing is served before step 4, and cursors are not even read before it.  A conflict in step 4
 means that another host opens the log, too.  The result is FencedError, and the caller finds out
 who should own the log before it tries again.
@@ -57,7 +61,7 @@ from daybook.managed_ledger.ledger_list import (
     unrecorded,
 )
 from daybook.managed_ledger.log import ManagedLedger
-from daybook.managed_ledger.offsets import last_offset_of
+from daybook.managed_ledger.offsets import last_offset_of, stated_offset
 from daybook.managed_ledger.orphans import RemoveOther, remove_orphans
 from daybook.managed_ledger.protocol.orphans import Suspects
 from daybook.managed_ledger.protocol.room import Room
@@ -93,6 +97,7 @@ from daybook.wire.metadata.store import (
     VersionConflictError,
 )
 
+K = TypeVar("K", int, str)
 T = TypeVar("T")
 RECOVERED_LEDGERS = 2  # A rollover leaves at most two ledgers of the list unclosed.
 _CURSORS_AT_ONCE = 32
@@ -351,8 +356,7 @@ async def _take_over(
             await _claim(ledgers, learned, writer.ledger_id, next_offset)
             # Only after the claim: until then the former owner may set a cursor back.
             held = await _for_each_cursor(
-                context,
-                name,
+                ledgers,
                 lambda cursor: stored_position(context, LedgerOwner(name, cursor), ledgers),
             )
             now_ms = context.clock.now_ms()
@@ -374,8 +378,10 @@ async def _take_over(
     log = ManagedLedger(name, context, config, ledgers, writer, next_offset)
     try:
         # There may be thousands of trimmed ledgers, so the opening waits for no deletion.
-        context.delete_later(empty, ledgers.owner)
-        context.nursery.start_soon(context.delete_ledgers, trimmed, ledgers.owner)
+        if empty:
+            context.delete_later(empty, ledgers.owner)
+        if trimmed:
+            context.nursery.start_soon(context.delete_ledgers, trimmed, ledgers.owner)
         on_step("recovering its subscriptions from their ledgers")
         await _recover_cursors(log)  # step 5
     except BaseException:
@@ -419,22 +425,34 @@ async def _metadata_of(
     context: LogContext, owner: LedgerOwner, ledger_ids: Sequence[int]
 ) -> dict[int, StoredMetadata]:
     """Return the verified metadata of ledgers, or raise the first error."""
-    found: dict[int, StoredMetadata] = {}
-    errors: list[Exception] = []
-    limiter = trio.CapacityLimiter(_READS_AT_ONCE)
+    return await _for_each(
+        ledger_ids, lambda ledger_id: _verified_metadata(context, owner, ledger_id), _READS_AT_ONCE
+    )
 
-    async def read(ledger_id: int) -> None:
+
+async def _for_each(
+    items: Sequence[K], act: Callable[[K], Awaitable[T]], at_once: int
+) -> dict[K, T]:
+    """Return the result of `act` for each item, or raise the first error."""
+    if len(items) == 1:  # the usual case of a load, and tasks would cost more than the rest
+        return {items[0]: await act(items[0])}
+    found: dict[K, T] = {}
+    errors: list[Exception] = []
+    limiter = trio.CapacityLimiter(at_once)
+
+    async def run(item: K) -> None:
         async with limiter:
             if errors:
                 return
             try:
-                found[ledger_id] = await _verified_metadata(context, owner, ledger_id)
+                found[item] = await act(item)
             except Exception as error:
                 errors.append(error)
 
-    async with trio.open_nursery() as nursery:
-        for ledger_id in ledger_ids:
-            nursery.start_soon(read, ledger_id)
+    if items:
+        async with trio.open_nursery() as nursery:
+            for item in items:
+                nursery.start_soon(run, item)
     if errors:
         raise errors[0]
     return found
@@ -472,7 +490,10 @@ async def _recover(context: LogContext, ledger: LedgerInfo, stored: StoredMetada
             f"ledger {ledger_id} has {entries} entries, but the list of its log says that it has"
             f" {ledger.entries}"
         )
-    return SealedLedger(ledger_id, entries, reader.length, known.closed_ms, known.last_offset)
+    last = known.last_offset
+    if last is None and reader.last_entry is not None:
+        last = stated_offset(reader.last_entry)
+    return SealedLedger(ledger_id, entries, reader.length, known.closed_ms, last)
 
 
 # -- the list
@@ -521,7 +542,7 @@ async def _recover_cursors(log: ManagedLedger) -> None:
         await cursor.renew()
 
     try:
-        await _for_each_cursor(log.context, log.name, recover)
+        await _for_each_cursor(log.ledgers, recover)
         # The log may have been lost meanwhile.  Its nursery is cancelled then, and runs no cursor.
         log.check()
     except BaseException:
@@ -533,30 +554,13 @@ async def _recover_cursors(log: ManagedLedger) -> None:
         log.adopt(found[name])
 
 
-async def _for_each_cursor(
-    context: LogContext, log_name: str, act: Callable[[str], Awaitable[T]]
-) -> dict[str, T]:
-    """Return the result of `act` for each durable cursor of a log, or raise its first error."""
-    names = await context.read_newest_children(log_path(log_name))
-    found: dict[str, T] = {}
-    errors: list[Exception] = []
-    limiter = trio.CapacityLimiter(_CURSORS_AT_ONCE)
+async def _for_each_cursor(ledgers: LedgerList, act: Callable[[str], Awaitable[T]]) -> dict[str, T]:
+    """Return the result of `act` for each durable cursor of a log, or raise its first error.
 
-    async def run(name: str) -> None:
-        async with limiter:
-            if errors:
-                return
-            try:
-                found[name] = await act(name)
-            except Exception as error:
-                errors.append(error)
-
-    async with trio.open_nursery() as nursery:
-        for name in names:
-            nursery.start_soon(run, name)
-    if errors:
-        raise errors[0]
-    return found
+    This host must have written the list before: nobody else creates or deletes a cursor since.
+    """
+    names = await ledgers.read_children(ledgers.path)
+    return await _for_each(names, act, _CURSORS_AT_ONCE)
 
 
 @asynccontextmanager

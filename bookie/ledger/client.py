@@ -40,6 +40,7 @@ from daybook.bookie.registry.paths import LedgerPaths
 from daybook.wire.arena import ArenaPool
 from daybook.wire.clock import WallClock
 from daybook.wire.digest import DigestType
+from daybook.wire.entry import Entry
 from daybook.wire.metadata.store import MetadataStore
 from daybook.wire.outbox import Flusher
 from daybook.wire.transport import Network
@@ -162,14 +163,22 @@ class LedgerClient:
     async def open_stored(
         self, ledger_id: int, stored: StoredMetadata, *, recover: bool, password: bytes = b""
     ) -> LedgerReader:
-        """Open a ledger as `open` does, for a caller that has checked its metadata."""
+        """Open a ledger as `open` does, for a caller that has checked its metadata.
+
+        After a recovery, `last_entry` of the reader is the last entry, if the recovery has seen it.
+        """
         if stored.metadata.password not in (None, password):
             raise UnauthorizedError(
                 f"ledger {ledger_id} has another password than the one that was given"
             )
+        last_entries: list[Entry] = []
         if recover and not stored.metadata.closed:
-            stored = await recover_ledger(self._context, ledger_id, stored)
-        return await open_reader(self._context, ledger_id, stored)
+            stored = await recover_ledger(
+                self._context, ledger_id, stored, on_last_entry=last_entries.append
+            )
+        reader = await open_reader(self._context, ledger_id, stored)
+        reader.last_entry = last_entries[0] if last_entries else None
+        return reader
 
     async def can_recover(self, writer: LedgerWriter) -> bool:
         """Return True if a recovery of that ledger would close it now, as far as bookies say."""

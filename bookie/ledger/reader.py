@@ -308,6 +308,7 @@ class LedgerReader:
         last: LastConfirmed | None,
     ) -> None:
         self.ledger_id = ledger_id
+        self.last_entry: Entry | None = None  # known only just after a recovery
         self._context = context
         self._stored = stored
         self._last_add_confirmed = NO_ENTRY

@@ -70,8 +70,12 @@ async def recover_ledger(
     ledger_id: int,
     stored: StoredMetadata,
     make_protocol: MakeProtocol = default_protocol,
+    *,
+    on_last_entry: Callable[[Entry], None] | None = None,
 ) -> StoredMetadata:
     """Fence, recover and close the ledger; return the metadata of the closed ledger.
+
+    `on_last_entry` is called with the last entry of the ledger if the recovery came to see it.
 
     Raise RecoveryAbortedError if the last entry cannot be determined now.
     """
@@ -95,7 +99,11 @@ async def recover_ledger(
             # entries has lost its disks.  The result is about other metadata; recover again.
             stored = StoredMetadata(result.metadata, result.version)
             continue
-        return _stored(ledger_id, result)
+        closed = _stored(ledger_id, result)
+        last = attempt.seen(closed.metadata.last_entry_id)
+        if last is not None and on_last_entry is not None:
+            on_last_entry(last)
+        return closed
     raise RecoveryAbortedError(
         f"the metadata of ledger {ledger_id} keep changing during its recovery: try again"
     )
@@ -136,6 +144,7 @@ class Recovery:
         self._generations: dict[BookieId, CookieGeneration] = {}  # generations of the new members
         self._entries: dict[int, Entry] = {}
         self._frames: dict[int, list[Buffer]] = {}
+        self._last_entries: dict[int, Entry] = {}  # the last entries of bookies
         self._inbox: deque[ProtocolInput] = deque()
         self._failed: set[BookieId] = set()  # bookies that rejected a recovered entry
         self._stepping = False
@@ -160,6 +169,10 @@ class Recovery:
         """
         named = {bookie for fragment in changes for bookie in fragment.ensemble}
         return [generation for bookie, generation in self._generations.items() if bookie in named]
+
+    def seen(self, entry_id: int) -> Entry | None:
+        """Return an entry if it is the last one of a bookie, or the last that was recovered."""
+        return self._last_entries.get(entry_id)
 
     def close(self) -> None:
         """End the attempt, and close its channels."""
@@ -197,6 +210,7 @@ class Recovery:
             try:
                 entry = decode_entry(buffer, self._digester, self._ledger_id, None)
                 last = LastEntry(entry.entry_id, entry.lac, entry.length)
+                self._last_entries[entry.entry_id] = entry
             except WireError:
                 pass  # The bookie has fenced, but its last entry is damaged and proves no LAC.
         self._handle(partial(self._protocol.fence_answered, bookie, fenced, last))
@@ -250,7 +264,8 @@ class Recovery:
             case Send(first, count, to):
                 self._send(first, count, to)
             case Confirm(first, count):
-                # An ack quorum holds these entries: their bytes are not needed any more.
+                # An ack quorum holds these entries: only the last one is of use to anybody.
+                self._last_entries = {first + count - 1: self._entries[first + count - 1]}
                 for entry_id in range(first, first + count):
                     del self._entries[entry_id], self._frames[entry_id]
             case Drop(entry_id):

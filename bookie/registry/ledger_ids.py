@@ -110,6 +110,10 @@ async def prune_parents(store: MetadataStore, paths: LedgerPaths, ledger_id: int
     path = paths.ledger(ledger_id)
     while (path := path.rpartition("/")[0]) != paths.root:
         try:
+            # Most parents have children.  A look costs less than a write that is refused.
+            record = await store.get(path)
+            if record is not None and record.stat.children_count:
+                return
             await store.delete(path, ANY)
         except NoRecordError:
             continue

@@ -9,7 +9,9 @@ import pytest
 import trio
 
 from daybook.managed_ledger.errors import NoSuchLogError
+from daybook.managed_ledger.log import ManagedLedger
 from daybook.managed_ledger.position import EARLIEST
+from daybook.managed_ledger.records import log_path
 from tests.managed_ledger.world import (
     CONFIG,
     NAME,
@@ -132,5 +134,33 @@ def test_reading_a_ledger_whose_closing_the_server_has_not_seen() -> None:
             host.link.stale = behind
             host.logs.cache.bytes_max = 0
             assert await read_all(log) == list(range(9))
+
+    play(scenario)
+
+
+def test_the_cursors_are_read_in_the_session_that_has_written_the_list_or_behind_a_sync() -> None:
+    """The server of the next session may not have what the session before it has seen."""
+
+    async def scenario(world: World) -> None:
+        async with world.host("a") as one, world.host("b") as two:
+            old = await one.open()
+            positions = await append(old, range(3))
+            world.fall_behind(two)
+            stale, two.link.stale = two.link.stale, None
+            cursor = await old.open_cursor("s", initial=EARLIEST)
+            cursor.ack(positions)
+            await cursor.flush()
+            held = two.link.hold_next("get_children", log_path(NAME))
+            opened: list[ManagedLedger] = []
+
+            async def take_over() -> None:
+                opened.append(await two.open())
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(take_over)
+                await held.caught.wait()
+                two.link.stale = stale
+                world.metadata.expire(two.store.store_session_id)
+            assert opened[0].cursors["s"].is_acked(positions[2])
 
     play(scenario)

@@ -9,6 +9,7 @@ from random import Random
 
 from tests.simulation.acts import At, DriftClock, JumpClock, Reset
 from tests.simulation.draw_hand_overs import draw_hand_overs
+from tests.simulation.draw_takeovers import draw_takeovers
 from tests.simulation.plan import (
     Administer,
     Carry,
@@ -282,4 +283,5 @@ FEATURES: tuple[Callable[[Plan, Random], Plan], ...] = (
     _unacked,
     _changing_topics,
     _expiry,
+    draw_takeovers,
 )

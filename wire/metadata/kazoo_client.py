@@ -29,6 +29,7 @@ from kazoo.security import ACL, Id
 
 from daybook.wire.metadata.access import Credentials, PasswordFileError
 from daybook.wire.metadata.acl import Acl, Grant
+from daybook.wire.metadata.kazoo_connection import Waker, hasten
 from daybook.wire.metadata.store import (
     AccessDeniedError,
     MetadataError,
@@ -116,7 +117,13 @@ TransactionResult = Exception | ZnodeStat | str | bool
 
 class Transaction(Protocol):
     def create(
-        self, path: str, value: bytes, acl: Sequence[object], *, ephemeral: bool
+        self,
+        path: str,
+        value: bytes,
+        acl: Sequence[object],
+        *,
+        ephemeral: bool = False,
+        sequence: bool = False,
     ) -> None: ...
     def set_data(self, path: str, value: bytes, version: int) -> None: ...
     def delete(self, path: str, version: int) -> None: ...
@@ -211,6 +218,7 @@ def new_client(
             tell(_STATES[state])
 
     client.add_listener(listener)
+    hasten(client)
     return kazoo
 
 
@@ -342,6 +350,11 @@ class _InConnectionThread(SequentialThreadingHandler):  # type: ignore[misc]  # 
 
     def dispatch_callback(self, callback: "_Callback") -> None:
         callback.func(*callback.args)
+
+    def create_socket_pair(self) -> Any:  # noqa: ANN401
+        """Return the sockets by which other threads wake that of the connection."""
+        read, write = super().create_socket_pair()
+        return read, Waker(write)
 
     def select(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """Wait with poll.

@@ -30,6 +30,7 @@ from daybook.wire.metadata import protection
 from daybook.wire.metadata.acl import READ, Acl, may
 from daybook.wire.metadata.protection import Protection
 from daybook.wire.metadata.session import HostSession, create_with_parents
+from daybook.wire.metadata.shared_sync import SharedSyncs
 from daybook.wire.metadata.store import (
     Create,
     Delete,
@@ -165,6 +166,7 @@ class MemorySession:
         self._host = host
         self._request_timeout_s = request_timeout_s
         self._view = HostSession()
+        self._syncs = SharedSyncs(lambda: self._view.session_id)
         # The session as the store sees it; the host learns of changes by notices.
         self.store_session_id = 0
         self._in_contact = False
@@ -322,6 +324,9 @@ class MemorySession:
         return found
 
     async def _behind_sync(self, path: str, read: Callable[[str], Awaitable[T]]) -> T:
+        return await self._syncs.read(lambda: self._sync_and_read(path, read), lambda: read(path))
+
+    async def _sync_and_read(self, path: str, read: Callable[[str], Awaitable[T]]) -> T:
         session_id = self.session_id
         await self.sync(path)
         answer = await read(path)

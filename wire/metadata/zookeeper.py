@@ -23,6 +23,8 @@ results and events of kazoo come back as calls in trio's thread.
   before its first creation, and follows its changes.
 * With `process`, the store announces the process (`announce`), and demands an identity with rights
   if the tree is protected.
+* Single writes that are under way at once share requests (`write_groups`), and reads of the newest
+  state share syncs (`shared_sync`).
 * The store puts `root` in front of every path, and creates it.  It does not create a chroot, which
   is a part of the address: a typing error would become an empty cluster.
 
@@ -30,6 +32,7 @@ The store refuses requests above `REQUEST_BYTES_MAX`: ZooKeeper would cut the co
 outcome of such a request would stay unknown forever.
 """
 
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
@@ -65,6 +68,7 @@ from daybook.wire.metadata.paths import ancestors_of, check_path
 from daybook.wire.metadata.probe import why_no_session
 from daybook.wire.metadata.protection import Protection, ProtectionError, Step
 from daybook.wire.metadata.session import HostSession, create_with_parents
+from daybook.wire.metadata.shared_sync import SharedSyncs
 from daybook.wire.metadata.store import (
     AccessDeniedError,
     Check,
@@ -85,6 +89,7 @@ from daybook.wire.metadata.store import (
     Watch,
     check_request,
 )
+from daybook.wire.metadata.write_groups import GroupedWrites
 from daybook.wire.tls_files import ReloadedContext, TlsFilesError, client_context
 
 T = TypeVar("T")
@@ -118,8 +123,14 @@ class ZooKeeperStore:
         self._session_timeout_s = session_timeout_s
         self._request_timeout_s = request_timeout_s
         self._session = HostSession()
+        self._syncs = SharedSyncs(lambda: self._session.session_id)
         self._token = trio.lowlevel.current_trio_token()
+        self._calls: deque[Callable[[], object]] = deque()  # for trio's thread
+        self._woken = False  # it knows of them
         self._kazoo: Kazoo | None = None
+        self._grouped: tuple[Kazoo, GroupedWrites] | None = (
+            None  # a client, and itself with grouped writes
+        )
         self._failure: OSError | None = None  # why no client could be started just now
         self._refused = ""  # why the last attempt to connect has failed, if that is known
         self._told: set[str] = set()  # reasons that were logged since the last contact
@@ -177,10 +188,7 @@ class ZooKeeperStore:
     async def get_newest(self, path: str) -> Record | None:
         full = self._full(path)
         try:
-            value, stat = await self._read(
-                full,
-                lambda kazoo: _BehindSync(kazoo.sync_async(full), kazoo.get_async(full, None)),
-            )
+            value, stat = await self._read_newest(full, lambda kazoo: kazoo.get_async(full, None))
         except NoRecordError:
             return None
         return Record(value, to_stat(stat))
@@ -188,15 +196,21 @@ class ZooKeeperStore:
     async def get_newest_children(self, path: str) -> list[str] | None:
         full = self._full(path)
         try:
-            names = await self._read(
-                full,
-                lambda kazoo: _BehindSync(
-                    kazoo.sync_async(full), kazoo.get_children_async(full, None)
-                ),
+            names = await self._read_newest(
+                full, lambda kazoo: kazoo.get_children_async(full, None)
             )
         except NoRecordError:
             return None
         return sorted(names)
+
+    async def _read_newest(self, full: str, submit: Callable[[Kazoo], AsyncResult[T]]) -> T:
+        return await self._syncs.read(
+            lambda: self._read(
+                full,
+                lambda kazoo: _BehindSync(kazoo.sync_async(full), submit(kazoo)),
+            ),
+            lambda: self._read(full, submit),
+        )
 
     async def get_acl(self, path: str) -> Acl | None:
         full = self._full(path)
@@ -231,7 +245,7 @@ class ZooKeeperStore:
                 lambda kazoo: kazoo.create_async(
                     full,
                     value,
-                    self._acl(path, acl),
+                    lambda: self._acl(path, acl),
                     ephemeral=ephemeral,
                     sequence=sequential,
                 ),
@@ -274,7 +288,7 @@ class ZooKeeperStore:
         return [_version(*pair) for pair in zip(operations, results, strict=True)]
 
     def _commit(
-        self, kazoo: Kazoo, operations: Sequence[Operation]
+        self, kazoo: GroupedWrites, operations: Sequence[Operation]
     ) -> AsyncResult[list[TransactionResult]]:
         transaction = kazoo.transaction()
         for operation in operations:
@@ -374,14 +388,20 @@ class ZooKeeperStore:
                 f"ZooKeeper did not answer to a read: {error}"
             ) from error.__cause__
 
-    async def _write(self, full: str, submit: Callable[[Kazoo], AsyncResult[T]]) -> T:
+    async def _write(self, full: str, submit: Callable[[GroupedWrites], AsyncResult[T]]) -> T:
         try:
-            return await self._request(full, submit)
+            return await self._request(full, lambda kazoo: submit(self._grouping(kazoo)))
         except _NoAnswerError as error:
             raise OutcomeUnknownError(
                 "ZooKeeper did not answer to a write, so it is unknown whether it was carried"
                 f" out: {error}"
             ) from error.__cause__
+
+    def _grouping(self, kazoo: Kazoo) -> GroupedWrites:
+        """Return the client as one that lets single writes share requests."""
+        if self._grouped is None or self._grouped[0] is not kazoo:
+            self._grouped = kazoo, GroupedWrites(kazoo, self._soon)
+        return self._grouped[1]
 
     async def _request(self, full: str, submit: Callable[[Kazoo], AsyncResult[T]]) -> T:
         deadline = trio.current_time() + self._request_timeout_s
@@ -536,7 +556,8 @@ class ZooKeeperStore:
         if not await self._exists(full):
             with suppress(RecordExistsError):
                 await self._write(
-                    full, lambda kazoo: kazoo.create_async(full, b"", to_kazoo_acl(OPEN_ACL))
+                    full,
+                    lambda kazoo: kazoo.create_async(full, b"", lambda: to_kazoo_acl(OPEN_ACL)),
                 )
 
     async def enter(self, process: Process | None) -> Announcer | None:
@@ -559,9 +580,21 @@ class ZooKeeperStore:
             await _stop(self._kazoo)
 
     def _soon(self, call: Callable[[Unpack[Ts]], object], *args: *Ts) -> None:
-        """Call a function in trio's thread, in order; any thread may call this."""
-        with suppress(trio.RunFinishedError):
-            self._token.run_sync_soon(call, *args)
+        """Call a function in trio's thread, in order; any thread may call this.
+
+        Calls that come before trio's thread has begun with the last ones wake it once.
+        """
+        self._calls.append(lambda: call(*args))
+        if not self._woken:
+            self._woken = True
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(self._run_calls)
+
+    def _run_calls(self) -> None:
+        # This comes first: a call that is appended behind the last one wakes the thread again.
+        self._woken = False
+        while self._calls:
+            self._calls.popleft()()
 
 
 class _BehindSync(Generic[T]):

@@ -25,8 +25,9 @@ Rules that look odd, and must stay (W1 to W6 of `python -m tests.mutants --invar
 
 Bookies that answered the fencing request are asked first, so a dead one delays nothing.
 
-The number of entries under way grows with the number recovered.  Most ledgers end at their LAC or a
-few entries above it, and each read beyond the end costs every bookie a request.  A long tail soon
+Reading goes one entry beyond the last one that any bookie has shown so far.  Most ledgers end
+there, and each read beyond the end costs every bookie a request.  Only reads decide where the
+ledger ends: a bookie that names an earlier last entry may have lost later ones.  A long tail soon
 has `reads_max` entries under way, or as many as fit into 16 MB.
 """
 
@@ -152,6 +153,7 @@ class RecoverProtocol:
         self._fenced: set[BookieId] = set()
         self._silent: set[BookieId] = set()  # no answer, or one that proves no fence
         self._lengths: dict[int, int] = {}  # entry -> length of the ledger up to it
+        self._shown = NO_ENTRY  # the highest of these entries
         self._base = NO_ENTRY  # reading begins behind this entry, which is confirmed
         self._found_lac = NO_ENTRY  # the largest LAC that a bookie has reported
         self._inquiries: dict[int, Inquiry] = {}  # entries being read
@@ -215,7 +217,7 @@ class RecoverProtocol:
         (self._fenced if fenced else self._silent).add(bookie)
         if fenced and last is not None:
             self._found_lac = max(self._found_lac, last.lac)
-            self._lengths[last.entry_id] = last.length
+            self._has_length(last.entry_id, last.length)
         if len(self._silent | self._fenced) == self.quorums.ensemble and not self._covered:
             silent = _names(self._silent - self._fenced)
             self._abort(f"too few bookies could be fenced; no answer from {silent}")
@@ -248,7 +250,8 @@ class RecoverProtocol:
 
     def _read_on(self) -> None:
         """Keep a window of entries under way, up to the end as far as it is known."""
-        last = self._writing.lac + self._window
+        beyond = max(self._shown, self._base) + 1
+        last = min(self._writing.lac + self._window, beyond)
         while self._end is None and self._next_read <= last:
             self._inquire(self._next_read)
             self._next_read += 1
@@ -278,7 +281,7 @@ class RecoverProtocol:
             return  # An earlier answer decided this entry.
         if verdict is Verdict.FOUND:
             del self._inquiries[entry_id]
-            self._lengths[entry_id] = length
+            self._has_length(entry_id, length)
             if entry_id > self._base:
                 self._found.add(entry_id)
             return
@@ -308,6 +311,10 @@ class RecoverProtocol:
         for later in sorted(e for e in self._found if e > entry_id):
             self._found.discard(later)
             self._effects.append(Drop(later))
+
+    def _has_length(self, entry_id: int, length: int) -> None:
+        self._lengths[entry_id] = length
+        self._shown = max(self._shown, entry_id)
 
     def _length_at_least(self, entry_id: int) -> int:
         return max((n for e, n in self._lengths.items() if e <= entry_id), default=0)
@@ -424,6 +431,7 @@ class RecoverProtocol:
         self._fenced, self._silent = set(snapshot.fenced), set(snapshot.silent)
         self._found_lac, self._base = snapshot.found_lac, snapshot.base
         self._lengths = dict(snapshot.lengths)
+        self._shown = max(self._lengths, default=NO_ENTRY)
         self._inquiries = {e: Inquiry.restored(i) for e, i in snapshot.inquiries}
         self._found = set(snapshot.found)
         self._next_read, self._end = snapshot.next_read, snapshot.end

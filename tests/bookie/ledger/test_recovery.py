@@ -388,3 +388,36 @@ async def test_the_writer_and_a_recovery_in_one_process_do_not_share_connections
     streams_before = len(three.network._streams)
     await client.open(writer.ledger_id, recover=True)
     assert len(three.network._streams) == streams_before + 6
+
+
+async def test_the_last_entry_that_was_seen_comes_with_the_reader(
+    three: Cluster, autojump_clock: Clock
+) -> None:
+    client = await three.client()
+    writer = await written(client, 3)
+    reader = await client.open(writer.ledger_id, recover=True)
+    assert reader.last_entry is not None
+    assert bytes(reader.last_entry.payload) == b"entry 2"
+    # It is known only to the one who has recovered the ledger.
+    again = await client.open(writer.ledger_id, recover=True)
+    assert again.last_entry is None
+
+
+async def test_a_last_entry_that_was_seen_and_not_kept_is_not_the_last_one(
+    three: Cluster, autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bookie shows it when it is fenced, and cannot read it after that."""
+    client = await three.client()
+    writer = await written(client, 3)
+    partly_stored(three, writer, 2, 1)
+    one = three.of(writer.metadata.last_fragment.ensemble)[0]
+    read = one.read
+
+    def read_once(asked: Read) -> tuple[Status, bytes]:
+        return (Status.IO_ERROR, b"") if asked.entry_id == 2 else read(asked)
+
+    monkeypatch.setattr(one, "read", read_once)
+    reader = await client.open(writer.ledger_id, recover=True)
+    assert reader.last_add_confirmed == 1
+    assert reader.last_entry is not None
+    assert bytes(reader.last_entry.payload) == b"entry 1"

@@ -118,7 +118,7 @@ SCENARIOS = {
     "nothing behind a missing entry is kept": """
         given reads 3       ->
         start               -> fence b1 b2 b3
-        b1 fenced           ->
+        b1 fenced 2 lac -1  ->
         b2 fenced           -> b1?0 b2?1 b1?2
         b1 has 0            -> b1+0 b2+0 b3+0 lac -1
         b1 has 2            ->
@@ -130,12 +130,32 @@ SCENARIOS = {
     "entries are read ahead, and written back in order": """
         given reads 2       ->
         start               -> fence b1 b2 b3
-        b1 fenced           ->
+        b1 fenced 2 lac -1  ->
         b2 fenced           -> b1?0 b2?1
         b2 has 1            ->
         b1 has 0            -> b1+0 b2+0 b3+0 lac -1, b1+1 b2+1 b3+1 lac -1
         b1 added 0          ->
         b3 added 0          -> confirm 0, b1?2
+    """,
+    "reading goes one entry beyond the last one that was shown": """
+        given reads 9       ->
+        start               -> fence b1 b2 b3
+        b1 fenced 1 lac 0   ->
+        b2 fenced 0 lac -1  -> b2?1 b1?2
+        b2 has no 1         -> b1?1 b3?1
+        b1 has 1            -> b1+1 b2+1 b3+1 lac 0
+        b1 has no 2         -> b2?2 b3?2
+        b3 has 2            -> b1+2 b2+2 b3+2 lac 0, b1?3
+    """,
+    "an earlier last entry is no denial of a later entry": """
+        given reads 9       ->
+        start               -> fence b1 b2 b3
+        b1 fenced 0 lac 0   ->
+        b2 fenced 0 lac 0   -> b2?1
+        b3 fenced 1 lac 0   ->
+        b2 knows nothing 1  -> b1?1 b3?1
+        b1 knows nothing 1  ->
+        b3 has 1            -> b1+1 b2+1 b3+1 lac 0, b1?2
     """,
     "a bookie that takes nothing is replaced, in the closing write only": """
         start               -> fence b1 b2 b3

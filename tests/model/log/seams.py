@@ -301,12 +301,16 @@ class ModelReader:
         self.ledger_id = ledger_id
         self.last_add_confirmed = len(entries) - 1
         self.length = sum(map(len, entries))
+        self.last_entry = self._entry(len(entries) - 1, entries[-1]) if entries else None
         self._entries = entries
 
     async def read(self, first: int, last: int, *, max_bytes: int) -> list[Entry]:
         await trio.lowlevel.checkpoint()
         found = enumerate(self._entries[first : last + 1], first)
-        return [Entry(self.ledger_id, e, -1, 0, memoryview(data)) for e, data in found]
+        return [self._entry(entry_id, data) for entry_id, data in found]
+
+    def _entry(self, entry_id: int, data: bytes) -> Entry:
+        return Entry(self.ledger_id, entry_id, -1, 0, memoryview(data))
 
     async def refresh(self) -> int:
         await trio.lowlevel.checkpoint()

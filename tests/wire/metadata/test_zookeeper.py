@@ -2,6 +2,7 @@
 
 import random
 import signal
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import replace
 from itertools import count
@@ -28,6 +29,7 @@ from daybook.wire.metadata.store import (
     SessionState,
     Set,
     StoreUnavailableError,
+    VersionConflictError,
 )
 from daybook.wire.metadata.zookeeper import ZooKeeperStore, open_zookeeper
 from daybook.wire.tls_files import TlsFiles
@@ -330,3 +332,41 @@ async def test_a_changed_password_counts_at_the_next_connection(
     await trio.to_thread.run_sync(zookeeper.start)
     await heard.wait(lambda: heard.states[-1:] == [SessionState.CONNECTED])
     assert await store.set("/x", b"", ANY) == 1
+
+
+async def test_what_is_asked_for_at_once_shares_syncs_and_requests(
+    zookeeper: ZooKeeperProcess,
+) -> None:
+    """Numbers of ledgers, too, come in blocks: one request with many sequential records."""
+    servers, many = f"127.0.0.1:{zookeeper.port}", 100
+    asked: Counter[str] = Counter()
+    async with open_zookeeper(servers, session_timeout_s=SESSION_TIMEOUT_S) as store:
+        await store.create("/shared", b"")
+        kazoo: Any = store._kazoo
+        call = kazoo._call
+
+        def counting(request: object, answer: object) -> object:
+            asked[type(request).__name__] += 1
+            return call(request, answer)
+
+        kazoo._call = counting
+        paths: list[str] = []
+
+        async def work() -> None:
+            path = await store.create("/shared/n-", b"", ephemeral=True, sequential=True)
+            paths.append(path)
+            assert await store.set(path, b"x", 0) == 1
+            record = await store.get_newest(path)
+            assert record is not None
+            assert record.value == b"x"
+            with pytest.raises(VersionConflictError):
+                await store.set(path, b"y", 0)
+            await store.delete(path, 1)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(many):
+                nursery.start_soon(work)
+        assert sorted(paths) == [f"/shared/n-{number:010d}" for number in range(many)]
+        assert await store.get_children("/shared") == []
+    assert asked["Create"] + asked["Delete"] < many / 2
+    assert asked["Sync"] < many / 2

@@ -1,0 +1,137 @@
+"""Rules of cheap loads, broken one at a time: shared syncs and requests, short recoveries."""
+
+from tests.mutants.patch import Edit, Mutant
+
+_SYNCS = "daybook.wire.metadata.shared_sync"
+_GROUPS = "daybook.wire.metadata.write_groups"
+_RECOVER = "daybook.bookie.ledger.protocol.recover"
+_KAZOO = "daybook.wire.metadata.kazoo_connection"
+_KAZOO_TESTS = "tests:tests/wire/metadata/test_kazoo_connection.py"
+_SYNC_TESTS = "tests:tests/wire/metadata/test_shared_sync.py"
+_GROUP_TESTS = "tests:tests/wire/metadata/test_write_groups.py"
+_RECOVERY_TESTS = "tests:tests/bookie/ledger/test_recovery_scenarios.py"
+
+MUTANTS = [
+    Mutant(
+        id="LR01",
+        rule="a read shares a sync that was sent after it was asked for -> any that is under way",
+        module=_SYNCS,
+        name="SharedSyncs.read",
+        replacement=Edit("sync.number <= sent_before", "False"),
+        caught_by=_SYNC_TESTS,
+    ),
+    Mutant(
+        id="LR02",
+        rule="a read behind a sync counts in the session of the sync -> in any session",
+        module=_SYNCS,
+        name="SharedSyncs._read_behind",
+        replacement=Edit("self._session_id() != sync.session_id", "False"),
+        caught_by=_SYNC_TESTS,
+    ),
+    Mutant(
+        id="LR03",
+        rule="a failed sync fails all that share it -> they fail one after the other",
+        module=_SYNCS,
+        name="SharedSyncs.read",
+        replacement=Edit("if sync.failed:", "if False:"),
+        caught_by=_SYNC_TESTS,
+    ),
+    Mutant(
+        id="LR04",
+        rule="cursors are read in the session that wrote the list, or behind a sync -> in any",
+        module="daybook.managed_ledger.ledger_list",
+        name="LedgerList._read",
+        replacement=Edit("if store.session_id == written_in:", "if True:"),
+        caught_by="tests:tests/managed_ledger/test_followers.py",
+    ),
+    Mutant(
+        id="LR05",
+        rule="only reads decide where a ledger ends -> the last entries of bookies do",
+        module=_RECOVER,
+        name="RecoverProtocol._read_on",
+        replacement=Edit(
+            "while self._end is None and self._next_read <= last:",
+            "if self._next_read > self._shown > NO_ENTRY: self._ends_before(self._next_read)\n"
+            "    while self._end is None and self._next_read <= last:",
+        ),
+        caught_by=_RECOVERY_TESTS,
+    ),
+    Mutant(
+        id="LR06",
+        rule="recovery reads one entry beyond those that were shown -> many",
+        module=_RECOVER,
+        name="RecoverProtocol._read_on",
+        replacement=Edit(
+            "min(self._writing.lac + self._window, beyond)", "self._writing.lac + self._window"
+        ),
+        caught_by=_RECOVERY_TESTS,
+    ),
+    Mutant(
+        id="LR07",
+        rule="writes whose group was refused are sent again, alone -> all are refused",
+        module=_GROUPS,
+        name="GroupedWrites._group_answered",
+        replacement=Edit(
+            "self._send_alone(write)",
+            "write.result.settle(\n"
+            "                    None, next(r for r in answer.value if isinstance(r, Exception)))",
+        ),
+        caught_by=_GROUP_TESTS,
+    ),
+    Mutant(
+        id="LR08",
+        rule="writes that wait for a lost connection have failed -> the next one has them",
+        module=_GROUPS,
+        name="GroupedWrites._answered",
+        replacement=Edit("is_connection_loss(error)", "False"),
+        caught_by=_GROUP_TESTS,
+    ),
+    Mutant(
+        id="LR09",
+        rule="writes that come while one is under way go together -> each alone",
+        module=_GROUPS,
+        name="OPERATIONS_MAX",
+        replacement=1,
+        caught_by=_GROUP_TESTS,
+    ),
+    Mutant(
+        id="LR10",
+        rule="the last entry that recovery has seen counts if the ledger ends there -> any entry",
+        module="daybook.bookie.ledger.recovery",
+        name="Recovery.seen",
+        replacement=Edit(
+            "self._last_entries.get(entry_id)",
+            "self._last_entries[max(self._last_entries)] if self._last_entries else None",
+        ),
+        caught_by="tests:tests/bookie/ledger/test_recovery.py -k entry_that_was_seen",
+    ),
+    Mutant(
+        id="LR11",
+        rule="a request that the thread does not find in the queue wakes it -> it waits",
+        module=_KAZOO,
+        name="Waker.taken",
+        replacement=Edit("self._woken = False", "pass"),
+        caught_by=_KAZOO_TESTS,
+    ),
+    Mutant(
+        id="LR12",
+        rule="bytes of an earlier connection are forgotten -> they are read",
+        module=_KAZOO,
+        name="_Connection._fresh",
+        replacement=Edit("is not self._connection._socket", "is None"),
+        caught_by=_KAZOO_TESTS,
+    ),
+    Mutant(
+        id="LR13",
+        rule="a request counts as sent before it is -> it is forgotten if the connection breaks",
+        module=_KAZOO,
+        name="_Connection.send_all",
+        replacement=Edit(
+            "connection._write(bytes(frames), connect_timeout_s)",
+            "sent = client._pending.copy(); client._pending.clear()\n"
+            "        connection._write(bytes(frames), connect_timeout_s)\n"
+            "        client._pending.extend(sent)",
+        ),
+        caught_by=_KAZOO_TESTS,
+    ),
+]
