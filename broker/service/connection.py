@@ -150,6 +150,11 @@ class ClientConnection:
         return self._client
 
     @property
+    def caller(self) -> Caller | None:
+        """Return who the client has proven to be; None before that, and if it is not asked."""
+        return self._caller
+
+    @property
     def peer(self) -> str:
         return self._frames.peer
 
