@@ -151,8 +151,11 @@ class ClientConnection:
 
     @property
     def caller(self) -> Caller | None:
-        """Return who the client has proven to be; None before that, and if it is not asked."""
-        return self._caller
+        """Return who the client was when it connected; None before that, and if it is not asked.
+
+        A client that later proves another role is refused, and never becomes that one.
+        """
+        return None if self._client is None else self._client.caller
 
     @property
     def peer(self) -> str:
