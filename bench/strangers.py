@@ -3,7 +3,7 @@
     python -m bench.strangers [ROUNDS] [SECONDS]
 
 One broker has ports with and without TLS, demands tokens, and writes an audit log.  Twenty clients,
-each with TLS and a token, send fifty messages a second each, and one more client connects again and
+each with TLS and a token, send ten messages a second each, and one more client connects again and
 again.  Rounds with and without the strangers alternate.  The strangers never prove who they are:
 
     silent      connect, and send nothing
@@ -47,7 +47,7 @@ from tests.harness.certificates import Authority
 from tests.harness.processes import ServerProcess
 
 CLIENTS = 20
-EACH_PER_S = 50
+EACH_PER_S = 10
 SECRET = bytes(range(64))
 _NICE = 5
 _READY = "ready"
@@ -157,7 +157,7 @@ class Clients:
     def __init__(self, url: str, tls: TlsOptions) -> None:
         self.sends: list[float] = []
         self.connects: list[float] = []
-        self.failures = 0
+        self.failures: Counter[str] = Counter()
         self._url = url
         self._tls = tls
 
@@ -189,8 +189,8 @@ class Clients:
         while True:
             try:
                 await _timed(self._once, self.connects)
-            except Exception:  # A client was kept out, for whatever reason.
-                self.failures += 1
+            except Exception as error:  # A client was kept out, for whatever reason.
+                self.failures[f"{type(error).__name__}: {error}"[:200]] += 1
             await trio.sleep(0.2)
 
     async def _once(self) -> None:
@@ -223,6 +223,7 @@ async def measure(broker: ServerProcess, clients: Clients, rounds: int, seconds:
     sends: dict[bool, list[list[float]]] = {False: [], True: []}
     connects: dict[bool, list[float]] = {False: [], True: []}
     memory: dict[bool, int] = {False: 0, True: 0}
+    processor: dict[bool, float] = {False: 0.0, True: 0.0}
     told: list[dict[str, list[float]]] = []
     async with trio.open_nursery() as nursery:
         await nursery.start(clients.run)
@@ -232,7 +233,10 @@ async def measure(broker: ServerProcess, clients: Clients, rounds: int, seconds:
             attack = await trio.to_thread.run_sync(_attack, ports) if attacked else None
             await trio.sleep(1.0)
             clients.sends, clients.connects = [], []
+            before = _processor_s(broker.process.pid)
             await trio.sleep(seconds)
+            spent = _processor_s(broker.process.pid) - before
+            processor[attacked] += spent / (seconds * rounds)
             sends[attacked].append(sorted(clients.sends))
             connects[attacked] += clients.connects
             memory[attacked] = max(memory[attacked], _rss(broker.process.pid))
@@ -241,7 +245,7 @@ async def measure(broker: ServerProcess, clients: Clients, rounds: int, seconds:
                 told.append(json.loads(out))
             await trio.sleep(2.0)
         nursery.cancel_scope.cancel()
-    _print(sends, connects, memory, told, clients.failures)
+    _print(sends, connects, memory, processor, told, clients.failures)
 
 
 def _attack(ports: Mapping[str, int]) -> "subprocess.Popen[str]":
@@ -262,6 +266,11 @@ def _rss(pid: int) -> int:
     return int(next(line.split()[1] for line in lines if line.startswith("VmRSS")))
 
 
+def _processor_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _at(times: list[float], share: float) -> float:
     return times[min(len(times) - 1, int(len(times) * share))] if times else float("nan")
 
@@ -270,11 +279,18 @@ def _print(
     sends: dict[bool, list[list[float]]],
     connects: dict[bool, list[float]],
     memory: dict[bool, int],
+    processor: dict[bool, float],
     told: list[dict[str, list[float]]],
-    failures: int,
+    failures: Mapping[str, int],
 ) -> None:
     console = Console(width=120)
-    table = Table("what", "without", "with strangers", "ratio", title="20 clients, 1,000 msg/s")
+    table = Table(
+        "what",
+        "without",
+        "with strangers",
+        "ratio",
+        title=f"{CLIENTS} clients, {CLIENTS * EACH_PER_S} messages a second",
+    )
     together = {key: sorted(t for each in found for t in each) for key, found in sends.items()}
     for name, share in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)):
         without, with_ = _at(together[False], share), _at(together[True], share)
@@ -294,6 +310,8 @@ def _print(
         without, with_ = _at(new[False], share), _at(new[True], share)
         what = f"new client's first receipt {name}, ms"
         table.add_row(what, f"{without:.1f}", f"{with_:.1f}", f"{with_ / without:.2f}")
+    shares = [f"{100 * processor[key]:.0f} %" for key in (False, True)]
+    table.add_row("broker's use of one core", *shares, "")
     table.add_row("messages", *(f"{len(together[key]):,}" for key in (False, True)), "")
     table.add_row("memory of the broker, MiB", *(f"{memory[k] / 1024:.0f}" for k in memory), "")
     console.print(table)
@@ -302,7 +320,9 @@ def _print(
         opened, ended = (int(sum(each[kind][index] for each in told)) for index in (0, 1))
         cut.add_row(kind, str(opened), str(ended), f"{max(each[kind][2] for each in told):.1f}")
     console.print(cut)
-    console.print(f"clients that could not connect: {failures}")
+    console.print(f"clients that could not connect: {sum(failures.values())}")
+    for why, count in failures.items():
+        console.print(f"  {count}: {why}")
 
 
 def main() -> int:

@@ -185,6 +185,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     connections_max: Positive = 10_000  # fewer if the limit of open files leaves less room
     connections_per_address_max: NotNegative = 0  # those of one address; 0: no limit
     connections_per_role_max: NotNegative = 0  # those of one role; super users have no limit
+    producers_per_role_max: NotNegative = 0  # on this broker; super users have no limit
+    consumers_per_role_max: NotNegative = 0
     http_connections_max: Positive = 256  # in addition; the oldest idle one is closed to make room
     connect_timeout_s: Seconds = 10.0  # from the connection to its CONNECT
     connect_bytes_max: Annotated[int, msgspec.Meta(ge=1 << 10)] = 64 << 10  # the frame of CONNECT
@@ -321,6 +323,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(
                 "authenticate_metrics needs authentication: without it nobody has a role"
             )
+        for name in ("connections", "producers", "consumers"):
+            if getattr(self, f"{name}_per_role_max") and not methods:
+                raise ConfigError(
+                    f"{name}_per_role_max needs authentication: without it nobody has a role"
+                )
         if self.metrics_roles and not self.authorization:
             raise ConfigError("metrics_roles needs authorization: without it all roles may read")
         if self.authorization and not methods:

@@ -49,19 +49,23 @@ _SEND_BYTES = 256 << 10  # one part of an answer, which has its own time
 _TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux
 
 
+def _nobody_is_told(_why: str) -> None:
+    """Do nothing about a client that was cut."""
+
+
 class _Connection(TCPServer):
     """A connection that knows whether a request is under way, and that is read strictly."""
 
     idle = True
-    on_cut: Callable[[str], None] = staticmethod(lambda _: None)
+    on_cut: Callable[[str], None] = staticmethod(_nobody_is_told)
     _wrapper: Any = None
 
     @property
-    def protocol(self) -> Any:  # noqa: ANN401  Hypercorn's protocol
+    def protocol(self) -> Any:  # noqa: ANN401
         return self._wrapper
 
     @protocol.setter
-    def protocol(self, wrapper: Any) -> None:  # noqa: ANN401
+    def protocol(self, wrapper: Any) -> None:  # noqa: ANN401  # pyright: ignore[reportIncompatibleVariableOverride]
         # Hypercorn makes the protocol when the connection runs.
         most = self.config.h11_max_incomplete_size
         wrapper.protocol.connection = StrictConnection(most, lambda why: self.on_cut(why))

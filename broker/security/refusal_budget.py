@@ -44,7 +44,7 @@ class RefusalBudget:
     def end(self, now_s: float) -> list[tuple[str, int]]:
         """Begin a new minute now, and return what was left out in the last one."""
         self._began_s = now_s
-        left_out, self._left_out = self._left_out, Counter()
+        left_out, self._left_out = self._left_out, Counter[str]()
         self._noted.clear()
         rest = left_out.total()
         del left_out[OTHERS]

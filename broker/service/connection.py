@@ -150,6 +150,14 @@ class ClientConnection:
         return self._client
 
     @property
+    def caller(self) -> Caller | None:
+        """Return who the client was when it connected; None before that, and if it is not asked.
+
+        A client that later proves another role is refused, and never becomes that one.
+        """
+        return None if self._client is None else self._client.caller
+
+    @property
     def peer(self) -> str:
         return self._frames.peer
 

@@ -65,6 +65,7 @@ from daybook.broker.service.accept import Prove, no_limits
 from daybook.broker.service.connection import FRAME_PADDING_BYTES, ClientConnection
 from daybook.broker.service.refused_requests import RefusedRequests
 from daybook.broker.service.request_turns import Request, RequestQueue
+from daybook.broker.service.role_use import ConnectionUse
 from daybook.broker.service.topic_watchers import TopicWatchers
 from daybook.broker.topics.non_persistent import NonPersistentTopic
 from daybook.broker.topics.producer import ProducedTopic, Producer
@@ -195,6 +196,7 @@ class Handlers:
             None if broker.authorization is None else partial(self._authorize, T.WATCH_TOPIC_LIST),
             watchers_max=broker.limits.watchers_max,
         )
+        self._use = ConnectionUse(broker.role_use)
         self._acks_waiting = 0  # for their receipts
         self._opening_producers: dict[int, _Opening] = {}  # by attempt
         self._opening_consumers: dict[int, _Opening] = {}  # by attempt
@@ -285,6 +287,7 @@ class Handlers:
     def _leave(self) -> None:
         """Close everything that this client had open."""
         # End the session first: an opening that completes from now on is undone.
+        role = self._role
         self._connection.end()
         for producer in list(self.producers.values()):
             self._detach_producer(producer)
@@ -292,7 +295,23 @@ class Handlers:
             self._detach_consumer(consumer)
         self.producers.clear()
         self.consumers.clear()
+        self._use.count(role, 0, 0)
         self._watchers.end()
+
+    @property
+    def _role(self) -> str:
+        """Return the role that the client has proven; "" if it was not asked."""
+        caller = self._connection.caller
+        return "" if caller is None else caller.identity.role
+
+    def _count_use(self) -> None:
+        """Note how many producers and consumers are open, or are being opened."""
+        if not self._connection.closing:
+            self._use.count(
+                self._role,
+                len(self.producers) + len(self._opening_producers),
+                len(self.consumers) + len(self._opening_consumers),
+            )
 
     def _close_queues(self) -> None:
         """Forget the requests that wait for their turn: nobody would read the answers."""
@@ -512,6 +531,7 @@ class Handlers:
                     self.refuse(T.PRODUCER, body, RefusedError(code, reason))
                 case _:
                     assert_never(effect)
+        self._count_use()
 
     def _drain(self, producer: Producer) -> None:
         producer_id = producer.producer_id
@@ -568,6 +588,7 @@ class Handlers:
     async def _attach_producer(self, body: pb.CommandProducer, opening: Request) -> Producer:
         broker = self._broker
         await self._authorize(T.PRODUCER, body)
+        broker.role_use.check_producer(self._role)
         if body.txn_enabled:
             raise NotAllowedError("this broker does not offer transactions")
         self._check_chars(body.producer_name, body.initial_subscription_name)
@@ -637,6 +658,7 @@ class Handlers:
                     self.refuse(T.SUBSCRIBE, body, RefusedError(code, reason))
                 case _:
                     assert_never(effect)
+        self._count_use()
 
     def _detach_consumer(self, consumer: Consumer) -> None:
         consumer.subscription.remove(consumer)
@@ -699,6 +721,7 @@ class Handlers:
         """
         broker = self._broker
         await self._authorize(T.SUBSCRIBE, body)
+        broker.role_use.check_consumer(self._role)
         if body.subType not in TYPE_NAMES:
             raise NotAllowedError(
                 f"this broker has no subscriptions of type {body.subType}, only"

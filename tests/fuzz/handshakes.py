@@ -4,7 +4,7 @@ A TLS server gets a script of bytes: real handshakes of a client, cut, mixed and
 one ends with a `ConnectionLostError`, whatever came; memory and time have their bounds.  The same
 bytes may come behind a complete handshake, in place of records.
 
-HTTP heads go to the strict reader of requests, in pieces.  What it lets pass has one meaning.
+HTTP heads go to the strict reader of requests, in pieces.  A request that passes has one meaning.
 """
 
 import re

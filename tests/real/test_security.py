@@ -3,13 +3,16 @@
 import base64
 import itertools
 import json
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, quote_plus, urlsplit
 
 import bcrypt
 import jwt
@@ -37,6 +40,10 @@ def token(role: str, lasts_s: float | None = None) -> str:
 
 
 ADMIN = token("admin")
+WRONG_TOKEN = jwt.encode({"sub": "writer"}, bytes(range(7, 39)), "HS256")
+WRONG_PASSWORD = "open-sesame-7351"
+HIDDEN = "(not shown)"  # in place of a secret setting
+ROOMS: dict[Path, Path] = {}  # the directory with the credentials of each cluster
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +65,11 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneProce
             "BROKER_TOKEN_FILE": str(own),
             "AUTH_REFRESH_S": "10",
             "BALANCE_INTERVAL_S": "1000000",
+            "AUDIT_FILE": str(directory / "audit"),
         }.items():
             patch.setenv(f"DAYBOOK_BROKER_{name}", value)
         running = StandaloneProcess(directory=directory / "data", options=ANY_PORTS)
+    ROOMS[running.directory] = directory
     with running:
         for role, actions in {
             "writer": ["produce"],
@@ -253,11 +262,125 @@ def logs(cluster: StandaloneProcess) -> list[Path]:
     return sorted((cluster.directory / "logs").iterdir())
 
 
-def test_no_secret_is_in_a_log(locked: StandaloneProcess) -> None:
+def forms(secret: str) -> set[str]:
+    """Return the forms in which a secret could be written down, each of them without its name."""
+    raw = secret.encode()
+    found = {
+        secret,
+        quote(secret),
+        quote_plus(secret),
+        base64.b64encode(raw).decode(),
+        base64.urlsafe_b64encode(raw).decode(),
+        raw.hex(),
+        repr(raw),
+    }
+    if secret.count(".") == 2:  # The last part of a token is what makes it one.
+        found.add(secret.rpartition(".")[2])
+    return found
+
+
+def secrets(cluster: StandaloneProcess) -> dict[str, set[str]]:
+    """Return all forms of all secrets of the run, by name."""
+    hashed = (ROOMS[cluster.directory] / "users").read_text().strip().partition(":")[2]
+    key = base64.b64encode(SECRET).decode()
+    return {
+        "the password": forms(PASSWORD),
+        "the hash of the password": forms(hashed),
+        "the header of a password": {base64.b64encode(f"ben:{PASSWORD}".encode()).decode()},
+        "the token of the broker": forms(BROKER_TOKEN),
+        "the token of the administrator": forms(ADMIN),
+        "the token of the writer": forms(token("writer")),
+        "a wrong token": forms(WRONG_TOKEN),
+        "a wrong password": forms(WRONG_PASSWORD),
+        "the key": {key, key.rstrip("="), SECRET.hex(), repr(SECRET)},
+    }
+
+
+def misuse(cluster: StandaloneProcess) -> None:
+    """Send secrets where they do not belong: in URLs, names, headers and wrong methods."""
+    for each in cluster.ready["brokers"]:
+        url = each["admin_url"]
+        for secret in (ADMIN, WRONG_TOKEN, PASSWORD):
+            for headers in (
+                {},
+                {"Authorization": f"Bearer {secret}"},
+                {"Authorization": f"Basic {secret}"},
+                {"Authorization": secret},
+                {"X-Pulsar-Auth-Method-Name": "token", "X-Original-Principal": "x"},
+            ):
+                for path in (
+                    f"/admin/v2/clusters?token={quote(secret)}",
+                    f"/metrics?access_token={quote(secret)}",
+                    "/admin/v2/persistent/public/default/none/stats",
+                ):
+                    request = urllib.request.Request(url + path, headers=headers)
+                    with suppress(urllib.error.HTTPError):
+                        urllib.request.urlopen(request, timeout=PATIENCE_S).close()
+        wrong = base64.b64encode(f"ben:{WRONG_PASSWORD}".encode()).decode()
+        request = urllib.request.Request(
+            f"{url}/admin/v2/clusters", headers={"Authorization": f"Basic {wrong}"}
+        )
+        with pytest.raises(urllib.error.HTTPError):
+            urllib.request.urlopen(request, timeout=PATIENCE_S)
+
+
+def told(cluster: StandaloneProcess, topic: str) -> Iterator[tuple[str, str]]:
+    """Yield what the brokers tell those who may ask for everything, by name."""
+    paths = [
+        "/metrics",
+        "/admin/v2/brokers/configuration/runtime",
+        "/admin/v2/brokers/internal-configuration",
+        "/admin/v2/broker-stats/load-report",
+        "/admin/v2/namespaces/public/default",
+        f"/admin/v2/persistent/public/default/{topic}/stats",
+        f"/admin/v2/persistent/public/default/{topic}/internalStats",
+        f"/admin/v2/persistent/public/default/{topic}/explain",
+        f"/admin/v2/persistent/public/default/{topic}/subscription/s/explain",
+        "/admin/v2/persistent/public/default/none/stats",
+    ]
+    for each in cluster.ready["brokers"]:
+        for path in paths:
+            request = urllib.request.Request(
+                each["admin_url"] + path, headers={"Authorization": f"Bearer {ADMIN}"}
+            )
+            try:
+                with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+                    yield path, answer.read().decode()
+            except urllib.error.HTTPError as error:
+                yield path, error.read().decode()
+    token_file = ROOMS[cluster.directory] / "admin.token"
+    token_file.write_text(ADMIN)
+    for words in (["explain", "topic", topic], ["topics", "stats", topic]):
+        command = [sys.executable, "-m", "daybook.clients.cli.main", *words]
+        where = ["--admin-url", cluster.admin_url, "--token-file", str(token_file)]
+        done = subprocess.run(
+            [*command, *where], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+        yield " ".join(words), done.stdout + done.stderr
+
+
+def test_no_secret_is_told_or_written_down(locked: StandaloneProcess, topic: str) -> None:
     """This test comes last, when the logs have everything that the others caused."""
-    secrets = [PASSWORD, BROKER_TOKEN, ADMIN, base64.b64encode(SECRET).decode()]
-    text = "".join(path.read_text() for path in logs(locked))
+    with blocking.connect(locked.service_url, token=token("writer")) as client:
+        with client.create_producer(topic) as producer:
+            producer.send(b"x")
+        with (
+            blocking.connect(locked.service_url, basic=f"ben:{PASSWORD}") as other,
+            other.subscribe(topic, "s"),
+        ):
+            misuse(locked)
+            answers = list(told(locked, topic))
+    assert any("msgRateIn" in text for _, text in answers)
+    assert any(HIDDEN in text for _, text in answers), "the settings are shown"
+    room = ROOMS[locked.directory]
+    written = [(path.name, path.read_text()) for path in logs(locked)]
+    written += [(path.name, path.read_text()) for path in room.glob("audit*")]
+    assert len(written) > len(logs(locked)), "there is an audit log"
+    text = "".join(each for _, each in written)
     assert "clients may send their credentials over ports without TLS" in text
-    for secret in secrets:
-        assert secret not in text
-        assert secret.rpartition(".")[2] not in text
+    assert '"allowed":false' in text
+    for name, all_forms in secrets(locked).items():
+        for where, each in (*written, *answers):
+            for form in all_forms:
+                assert form not in each, (name, where)
+    assert (room / "audit").stat().st_mode & 0o077 == 0

@@ -529,3 +529,46 @@ class Nobody:
 def test_settings_of_metrics_that_could_not_count(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="needs auth"):
         parse(wrong)
+
+
+async def test_a_role_has_its_number_of_producers_and_consumers() -> None:
+    limits = {"producers_per_role_max": 2, "consumers_per_role_max": 2}
+    async with open_broker(settings={**LOCKED, **limits}) as cluster:
+        await store_policies(cluster.broker.session)
+        one, two = await connected(cluster, "owner"), await connected(cluster, "owner")
+        root = await connected(cluster, "root")
+
+        async def produce(client: Any, number: int) -> Any:
+            return await client.producer(number, topic=f"{TOPIC}-{number}")
+
+        async def consume(client: Any, number: int) -> Any:
+            return await client.subscribe(number, topic=f"{TOPIC}-{number}", name=f"s{number}")
+
+        for open_one, close, busy in (
+            (produce, pb.CommandCloseProducer(producer_id=1), pb.ProducerBusy),
+            (consume, pb.CommandCloseConsumer(consumer_id=1), pb.ConsumerBusy),
+        ):
+            assert not hasattr(await open_one(one, 1), "message")
+            assert not hasattr(await open_one(two, 2), "message")
+            refused_one = await open_one(two, 3)
+            assert refused_one.error == busy
+            assert "_per_role_max" in refused_one.message
+            for number in range(10, 15):
+                assert not hasattr(await open_one(root, number), "message")
+            await one.ask(close, pb.CommandSuccess)
+            assert not hasattr(await open_one(two, 3), "message")
+        use = cluster.broker.context.role_use
+        assert (use.producers["owner"], use.consumers["owner"]) == (2, 2)
+        two.frames.close()
+        root.frames.close()
+        with trio.fail_after(60):
+            while use.producers or use.consumers:  # noqa: ASYNC110
+                await trio.sleep(0.1)
+        assert not hasattr(await produce(one, 1), "message")
+        assert not hasattr(await consume(one, 1), "message")
+
+
+@pytest.mark.parametrize("name", ["connections", "producers", "consumers"])
+def test_limits_of_roles_need_roles(name: str) -> None:
+    with pytest.raises(ValueError, match="needs authentication"):
+        parse({f"{name}_per_role_max": 5})
