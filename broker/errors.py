@@ -165,6 +165,10 @@ class AuthenticationError(BrokerError):
     status = 401
 
 
+class ExpiredError(AuthenticationError):
+    """The credentials were right, and have expired."""
+
+
 class AuthorizationError(BrokerError):
     """The role lacks the right, which the message names."""
 

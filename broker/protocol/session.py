@@ -7,12 +7,16 @@
         |                |                                      |
         +----------------+--(any other command, or a timeout)---+
 
-Credentials may expire while the session is OPEN.  Then the client is asked for new ones, once, and
-its commands are still carried out.  New credentials must prove the same role.
+Credentials may expire while the session is OPEN.  Then the client is asked for new ones, and its
+commands are still carried out.  New credentials must prove the same role.
 
     expired() while            the client can renew      it cannot
       nothing was asked        Challenge                 closed
       it was asked             closed                    -
+
+A client may answer with credentials that have expired, too: it keeps them for as long as they last
+by its own clock, which is a moment too long.  Such a client is asked again (`ask_again`), until
+the caller says `expired` a second time.
 
 A violation of the protocol is answered with an error whose request id is -1, and the connection is
 closed.  A command that is known but not offered is answered with its error and changes nothing.
@@ -57,6 +61,7 @@ class Renewal(Enum):
     NOT_DUE = auto()
     ASKED = auto()  # the client was sent a challenge
     CHECKED = auto()  # the client has answered, and the answer is being checked
+    LATE = auto()  # the client has answered with credentials that have expired
 
 
 class Admission(Enum):
@@ -273,11 +278,17 @@ class SessionProtocol:
         self.renewal = Renewal.NOT_DUE
         return []
 
-    def not_proven(self, code: int, reason: str) -> list[Effect]:
-        """Refuse the client: the credentials which were being checked prove nothing."""
+    def not_proven(self, code: int, reason: str, *, expired: bool = False) -> list[Effect]:
+        """Refuse the client: the credentials which were being checked prove nothing.
+
+        With `expired` they were right once, and a client that was asked for new ones stays.
+        """
         if self.state is ClientState.CLOSED:
             return []
         assert self.state is ClientState.PROVING or self.renewal is Renewal.CHECKED
+        if expired and self.renewal is Renewal.CHECKED:
+            self.renewal = Renewal.LATE
+            return []
         self.state = ClientState.CLOSED
         return [Refuse(code, reason)]
 
@@ -289,6 +300,14 @@ class SessionProtocol:
             return self._refuse("the credentials have expired, and were not renewed in time")
         if not self._renews:
             return self._refuse("the credentials have expired")
+        self.renewal = Renewal.ASKED
+        return [Challenge()]
+
+    def ask_again(self) -> list[Effect]:
+        """Ask a client again that has answered with credentials that have expired."""
+        if self.state is ClientState.CLOSED:
+            return []
+        assert self.renewal is Renewal.LATE
         self.renewal = Renewal.ASKED
         return [Challenge()]
 

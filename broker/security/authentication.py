@@ -16,11 +16,17 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from daybook.broker.errors import AuthenticationError, UnavailableError
+from daybook.broker.errors import AuthenticationError, ExpiredError, UnavailableError
 from daybook.broker.security.certificates import identity_of
 from daybook.broker.security.identity import Identity
 from daybook.broker.security.oidc import OpenIdTokens
-from daybook.broker.security.tokens import Tokens, WrongCredentialsError, text_of, unverified
+from daybook.broker.security.tokens import (
+    EXPIRED,
+    Tokens,
+    WrongCredentialsError,
+    text_of,
+    unverified,
+)
 from daybook.wire.clock import WallClock
 
 _NONE = ("", "none")
@@ -65,7 +71,7 @@ class Authentication:
         return sorted(self._methods)
 
     async def identify(self, credentials: Credentials) -> Identity:
-        """Return who a client is.  Raise AuthenticationError."""
+        """Return who a client is.  Raise AuthenticationError, ExpiredError if only time is over."""
         method = self._method_of(credentials)
         if method in _NONE:
             return self._nobody(credentials)
@@ -80,7 +86,8 @@ class Authentication:
             identity = await verify(credentials)
         except WrongCredentialsError as error:
             self.counts.failed[method, error.kind] += 1
-            raise AuthenticationError(f"{error} (method {method})") from None
+            refused = ExpiredError if error.kind == EXPIRED else AuthenticationError
+            raise refused(f"{error} (method {method})") from None
         except UnavailableError:
             self.counts.failed[method, "busy"] += 1
             raise

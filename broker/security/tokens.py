@@ -19,6 +19,9 @@ from daybook.broker.security.identity import Identity, checked_role
 from daybook.broker.security.keys import TokenKey
 
 TOKEN_BYTES_MAX = 16 << 10
+EXPIRED = "expired"
+"""The kind of an error: nothing is wrong with the token but its age."""
+
 _LEEWAY_S = 5.0  # Clocks of two hosts differ.
 
 
@@ -42,7 +45,7 @@ class ClaimRules:
         """Return the identity that the claims prove at this time.  Raise WrongCredentialsError."""
         expires_s = _time(claims, "exp")
         if expires_s is not None and now_s >= expires_s:
-            raise WrongCredentialsError("expired", "the token has expired")
+            raise WrongCredentialsError(EXPIRED, "the token has expired")
         not_before_s = _time(claims, "nbf")
         if not_before_s is not None and now_s < not_before_s - _LEEWAY_S:
             raise WrongCredentialsError("not_yet", "the token is not valid yet")

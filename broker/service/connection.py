@@ -24,6 +24,7 @@ from daybook.broker.dispatch.memory_limit import DispatchMemoryLimit
 from daybook.broker.errors import (
     AuthenticationError,
     BrokerError,
+    ExpiredError,
     NotAllowedError,
     RefusedError,
     UnavailableError,
@@ -50,6 +51,8 @@ _PONG = encode(pb.CommandPong())
 # The words that clients expect in a challenge which asks them for their credentials once more.
 _REFRESH = b"PulsarAuthRefresh"
 _EXPIRY_LOOK_S = 30.0  # The wall clock may be set while a connection waits for its expiry.
+_ASK_AGAIN_S = 1.0  # between two questions to a client whose credentials have expired
+_LATE_S = 10.0  # A client may repeat credentials that have expired for so long.
 FRAME_PADDING_BYTES = 10 * 1024  # for the headers of a message, as Pulsar reserves it
 _CUT_LINES_MAX = 10  # in a minute, for all newcomers, and for each address of clients
 _REASON_CHARS_MAX = 512
@@ -446,11 +449,13 @@ class ClientConnection:
             if first and not self.closing:
                 self._take_place(identity.role)
         except BrokerError as error:
-            command = pb.BaseCommand.CONNECT if first else pb.BaseCommand.AUTH_RESPONSE
-            context.refusal_log.refused(command, error, self.peer)
-            self._note(type_name(command), error)
-            self._noted = True
-            effects = self._session.not_proven(error.code, error.reason)
+            expired = isinstance(error, ExpiredError)
+            effects = self._session.not_proven(error.code, error.reason, expired=expired)
+            if self._session.renewal is not session.Renewal.LATE:
+                command = pb.BaseCommand.CONNECT if first else pb.BaseCommand.AUTH_RESPONSE
+                context.refusal_log.refused(command, error, self.peer)
+                self._note(type_name(command), error)
+                self._noted = True
         else:
             self._caller = caller
             effects = self._session.proven(identity.role)
@@ -493,11 +498,24 @@ class ClientConnection:
             self._identified = trio.Event()
             self._expired()
             if not self.closing:
-                with trio.move_on_after(self._context.config.auth_refresh_s):
-                    await self._identified.wait()
+                with trio.move_on_after(self._context.config.auth_refresh_s) as limit:
+                    await self._renewed(limit)
                 if self._session.renewal is not session.Renewal.NOT_DUE:
                     self._expired()
             await self._end_if_refused()
+
+    async def _renewed(self, limit: trio.CancelScope) -> None:
+        """Wait until the client has renewed its credentials, or may not try again.
+
+        `limit` is moved forward when the client turns out to have none but those that have expired.
+        """
+        await self._identified.wait()
+        limit.deadline = min(limit.deadline, trio.current_time() + _LATE_S)
+        while self._session.renewal is session.Renewal.LATE:
+            await trio.sleep(_ASK_AGAIN_S)
+            self._identified = trio.Event()
+            self._perform(self._session.ask_again())
+            await self._identified.wait()
 
     async def _expiry(self) -> bool:
         """Wait until the credentials expire.  Return False at once if they never do."""

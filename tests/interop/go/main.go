@@ -8,6 +8,7 @@
 //	client grow URL TOPIC        a consumer that looks for new partitions once a second
 //	client operations URL ADMIN  one operation after the other (`operations.go`)
 //	client admin URL TOPIC ADMIN a namespace with the default policies; statistics; deletion
+//	client ways                  requests on standard input, each with its credentials (`ways.go`)
 //
 // Each event is a line.
 package main
@@ -50,6 +51,10 @@ func check(err error) {
 }
 
 func main() {
+	if os.Args[1] == "ways" {
+		ways()
+		return
+	}
 	quiet := logrus.New()
 	quiet.SetOutput(os.Stderr)
 	client, err := pulsar.NewClient(pulsar.ClientOptions{

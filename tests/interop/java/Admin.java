@@ -2,7 +2,8 @@
 //
 // Arguments: service URL, admin URL.  Each line of the input is a command, its words separated by
 // tabs.  For each command the output has what the command wrote, and then a line "<<ok>>" or
-// "<<failed>>".
+// "<<failed>>".  A line that begins with "properties" has `key=value` words: further settings of the
+// tool, such as credentials, for the commands behind it.
 
 import java.io.BufferedReader;
 import java.io.ByteArrayOutputStream;
@@ -16,12 +17,22 @@ public final class Admin extends PulsarAdminTool {
     super(properties);
   }
 
+  private static Properties properties(String serviceUrl, String adminUrl, String... words) {
+    Properties properties = new Properties();
+    properties.put("webServiceUrl", adminUrl);
+    properties.put("brokerServiceUrl", serviceUrl);
+    for (String word : words) {
+      String[] pair = word.split("=", 2);
+      if (pair.length == 2) {
+        properties.put(pair[0], pair[1]);
+      }
+    }
+    return properties;
+  }
+
   public static void main(String[] args) throws Exception {
     PrintStream out = System.out;
-    Properties properties = new Properties();
-    properties.put("webServiceUrl", args[1]);
-    properties.put("brokerServiceUrl", args[0]);
-    Admin admin = new Admin(properties);
+    Admin admin = new Admin(properties(args[0], args[1]));
     BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
     String line;
     while ((line = lines.readLine()) != null) {
@@ -31,7 +42,13 @@ public final class Admin extends PulsarAdminTool {
       System.setErr(captured);
       boolean ok = false;
       try {
-        ok = admin.run(line.split("\t"));
+        String[] words = line.split("\t");
+        if (words[0].equals("properties")) {
+          admin = new Admin(properties(args[0], args[1], words));
+          ok = true;
+        } else {
+          ok = admin.run(words);
+        }
       } catch (Throwable error) {
         captured.println(error);
       }
