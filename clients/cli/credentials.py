@@ -103,7 +103,7 @@ def given_credentials(url: str) -> Given:
     if chosen is None:
         from daybook.clients.cli.directory_keys import directory_keys
 
-        keys = directory_keys()
+        keys = directory_keys(url)
         return found if keys is None else Given(keys.admin_token.absolute().as_uri())
     own = chosen.context
     file, password = (

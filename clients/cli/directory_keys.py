@@ -21,17 +21,23 @@ def note_keys(directory: Path, saved: Saved | None) -> None:
     """Note that the running command takes an address from a directory."""
     context = click.get_current_context(silent=True)
     if context is not None and saved is not None and saved.security == "secure":
-        context.meta[_KEYS] = Security((directory / FOLDER).absolute(), ())
+        security = Security((directory / FOLDER).absolute(), ())
+        context.meta[_KEYS] = (security, (saved.service_url, saved.admin_url))
 
 
-def directory_keys() -> Security | None:
-    """Return the files of the directory; None if an address was given, or there are no keys."""
+def directory_keys(url: str | None = None) -> Security | None:
+    """Return the files of the directory from which the command has its addresses, or None.
+
+    With `url`, only that address has to be one of the directory's.
+    """
     context = click.get_current_context(silent=True)
-    if context is None:
+    if context is None or _KEYS not in context.meta:
         return None
+    found: tuple[Security, tuple[str, ...]] = context.meta[_KEYS]
+    security, urls = found
+    if url is not None:
+        return security if url in urls else None
     for name in _ADDRESSES:
         if context.get_parameter_source(name) not in (None, ParameterSource.DEFAULT):
             return None
-    found = context.meta.get(_KEYS)
-    assert found is None or isinstance(found, Security)
-    return found
+    return security

@@ -245,7 +245,7 @@ def tls_options(url: str, origin: str | None = None) -> "TlsOptions | None":
     meta = {} if context is None else context.meta
     if is_encrypted(url):
         options = TlsOptions(**{**_tls_of_context(origin or url), **meta.get(_TLS, {})})
-        keys = directory_keys() if options.trusted is None else None
+        keys = directory_keys(origin or url) if options.trusted is None else None
         return options if keys is None else replace(options, trusted=keys.trusted)
     if _TLS_GIVEN in meta:
         raise UserError(

@@ -232,9 +232,12 @@ def _prepare(security: Security, plan: Plan, directory: Directory) -> None:
             f"other users of this machine may enter {directory.path}, which has the messages:"
             f" `chmod 700 {directory.path}` if they should not"
         )
+    external = plan.saved.zookeeper
+    open_parts = "bookies listen" if external else "bookies and ZooKeeper listen"
     _report(
-        f"bookies and ZooKeeper listen on {LOOPBACK} alone, and ask nobody who they are: processes"
-        " of this machine can reach them"
+        f"{open_parts} on {LOOPBACK} alone, and ask nobody who they are: processes of this machine"
+        " can reach them"
+        + (f"; what the ZooKeeper at {external} asks is not known here" if external else "")
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from daybook.clients.cli.credentials import given_credentials
+from daybook.clients.cli.directory_keys import directory_keys
 from daybook.clients.cli.main import main
 from daybook.clients.cli.options import cluster_options, tls_options
 from tests.clients.cli.conftest import Daybook
@@ -198,12 +199,16 @@ def echo(service_url: str, admin_url: str) -> None:
     """Show what a command would take to its brokers."""
     tls, token = tls_options(service_url), given_credentials(service_url).token
     click.echo(f"{service_url} {admin_url} {tls and tls.trusted} {token}")
+    shown_to = [url for url in (service_url, admin_url) if directory_keys(url) is not None]
+    click.echo(f"shown to {shown_to}")
 
 
 def echoed(*words: str) -> list[str]:
     done = CliRunner().invoke(echo, list(words))
     assert done.exit_code == 0, done.output
-    return done.output.split()
+    first, second = done.output.splitlines()
+    assert "elsewhere" not in second
+    return first.split()
 
 
 def test_the_directory_of_a_secure_cluster_gives_its_credentials(
