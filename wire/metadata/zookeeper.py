@@ -539,15 +539,35 @@ class ZooKeeperStore:
                     full, lambda kazoo: kazoo.create_async(full, b"", to_kazoo_acl(OPEN_ACL))
                 )
 
-    async def enter(self, process: Process | None) -> Announcer | None:
-        """Announce the process.  Raise AccessDeniedError if it lacks what the tree demands."""
+    async def enter(self, process: Process | None, timeout_s: float) -> Announcer | None:
+        """Announce the process.  Raise AccessDeniedError if it lacks what the tree demands.
+
+        Contact that is lost meanwhile is no reason to fail; each attempt is complete.
+        """
+        deadline = trio.current_time() + timeout_s
+        while True:
+            try:
+                return await self._enter(process)
+            except (StoreUnavailableError, OutcomeUnknownError):
+                if trio.current_time() > deadline:
+                    raise
+                await trio.sleep(_START_RETRY_S)
+
+    async def _enter(self, process: Process | None) -> Announcer | None:
         found = await self.protection()
         if found.step is Step.REQUIRED and not self._access.has_identity:
             raise AccessDeniedError(denial(protection.PATH, False))
         if process is None:
             return None
         announcer = Announcer(self, process, self._access.has_identity)
-        await announcer.announce()
+        try:
+            await announcer.announce()
+        except AccessDeniedError as error:
+            if found.closed:
+                raise
+            # Others protect this tree, in which a bookie may have all the rights that it needs.
+            self._log.warning("this process cannot announce itself in ZooKeeper", why=str(error))
+            return None
         await check_rights(self, announcer)
         return announcer
 
@@ -656,7 +676,7 @@ async def open_zookeeper(
             nursery.start_soon(store.run, nursery)
             try:
                 await store.connect(connect_timeout_s)
-                announcer = await store.enter(process)
+                announcer = await store.enter(process, connect_timeout_s)
                 nursery.start_soon(store.follow_protection)
                 if announcer is not None:
                     nursery.start_soon(announcer.run)
