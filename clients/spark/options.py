@@ -203,7 +203,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         read_from=_choice(given, "read", ReadFrom, "auto"),
         typed=typed,
         archive=_archive(given),
-        tls=parse_tls(given, service_url, other_use=wants_tls(given)),
+        tls=parse_tls(given, service_url, for_others=wants_tls(given)),
         zookeeper=parse_zookeeper(given),
     )
 
@@ -225,7 +225,7 @@ def parse_topics(options: Mapping[str, str]) -> tuple[str, Selection, TlsOptions
     return (
         service_url,
         parse_selection(given),
-        parse_tls(given, service_url, other_use=wants_tls(given)),
+        parse_tls(given, service_url, for_others=wants_tls(given)),
     )
 
 
