@@ -91,6 +91,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 _STOP_TIMEOUT_S = 2.0
 _START_RETRY_S = 0.2
+_PROTECTION_ATTEMPTS = 20
 
 
 class _NoAnswerError(Exception):
@@ -307,12 +308,20 @@ class ZooKeeperStore:
         return self._protection_session == self._session.session_id != 0
 
     async def _renew_protection(self) -> None:
+        attempts = 0
         while not self._protection_is_new:
             session_id, self._outdated = self._session.session_id, False
             try:
                 found = await self._read_protection()
             except NoRecordError:
-                continue  # The generation was replaced while it was read.
+                attempts += 1  # The generation was replaced while it was read.
+                if attempts == _PROTECTION_ATTEMPTS:
+                    raise MetadataError(
+                        f"a record below {protection.PATH} is missing: restore it, or open the tree"
+                        " by superDigest (docs/security.md)"
+                    ) from None
+                await trio.sleep(RETRY_DELAY_S)
+                continue
             except ProtectionError as error:
                 raise MetadataError(str(error)) from None
             if session_id == self._session.session_id and not self._outdated:
@@ -341,7 +350,7 @@ class ZooKeeperStore:
             return Protection()
         value, _ = await self._read(full, lambda kazoo: kazoo.get_async(full, None))
         found = protection.decode(value)
-        if not found.closed:
+        if found.step is Step.OPEN:
             return found
         full = self._full(found.identities_path)
         try:
