@@ -316,6 +316,17 @@ async def foreign_tops(store: MetadataStore, roots: Sequence[str]) -> list[str]:
     return [name for name in names if name not in ours]
 
 
+async def _root_is_ours(store: MetadataStore, known: Protection) -> bool:
+    """Return True if the root may get a list: no record there is of others, and no list is."""
+    if await foreign_tops(store, known.ledgers_roots):
+        return False
+    try:
+        acl = await store.get_acl("/") or OPEN_ACL
+    except AccessDeniedError:
+        return False
+    return acl == OPEN_ACL or bool({each.identity for each in acl} & set(known.everybody))
+
+
 async def count_changes(
     store: MetadataStore, wanted: Callable[[str], Acl], *, whole_tree: bool
 ) -> Count:
@@ -345,9 +356,9 @@ async def _replace_all(
 async def _pass(
     store: MetadataStore, wanted: Callable[[str], Acl], *, whole_tree: bool, dry: bool
 ) -> Count:
-    roots = (await store.protection()).ledgers_roots
-    count = Count()
-    if whole_tree or not await foreign_tops(store, roots):
+    known = await store.protection()
+    roots, count = known.ledgers_roots, Count()
+    if whole_tree or await _root_is_ours(store, known):
         await _visit(store, "/", wanted("/"), count, dry=dry)
     level = [f"/{name}" for name in await tops(store, roots, whole_tree=whole_tree)]
     # A level at a time: a list that protects its children comes before theirs.

@@ -212,7 +212,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         read_from=_choice(given, "read", ReadFrom, "auto"),
         typed=typed,
         archive=_archive(given),
-        tls=parse_tls(given, service_url, other_use=wants_tls(given)),
+        tls=parse_tls(given, service_url, for_others=wants_tls(given)),
         zookeeper=parse_zookeeper(given),
         credentials=parse_credentials(given),
     )
@@ -234,7 +234,7 @@ def parse_topics(
     """Parse the options that name the brokers and the topics, and how to reach them."""
     given = {name.lower(): value for name, value in options.items()}
     service_url = _service_url(given)
-    tls = parse_tls(given, service_url, other_use=wants_tls(given))
+    tls = parse_tls(given, service_url, for_others=wants_tls(given))
     return service_url, parse_selection(given), tls, parse_credentials(given)
 
 

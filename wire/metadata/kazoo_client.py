@@ -270,7 +270,9 @@ class _Entering:
             who = self._entrance.credentials()
         except PasswordFileError as error:
             raise _RefusedError(str(error)) from None
-        shown = set() if who is None else {("digest", f"{who.user}:{who.password}")}
+        shown: set[tuple[str, str]] = set()
+        if who is not None:
+            shown.add(("digest", f"{who.user}:{who.password}"))
         self._client.auth_data = shown
 
 
@@ -370,7 +372,8 @@ class _InConnectionThread(SequentialThreadingHandler):  # type: ignore[misc]  # 
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         if self._tls is None:
-            return super().create_connection(*args, **kwargs)
+            connect = cast("Any", super()).create_connection
+            return connect(*args, **kwargs)
         return _connect_tls(self._tls(), kwargs["hostname"], kwargs["address"], kwargs["timeout"])
 
 

@@ -96,6 +96,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 _STOP_TIMEOUT_S = 2.0
 _START_RETRY_S = 0.2
+_PROTECTION_ATTEMPTS = 20
 
 
 class _NoAnswerError(Exception):
@@ -321,12 +322,20 @@ class ZooKeeperStore:
         return self._protection_session == self._session.session_id != 0
 
     async def _renew_protection(self) -> None:
+        attempts = 0
         while not self._protection_is_new:
             session_id, self._outdated = self._session.session_id, False
             try:
                 found = await self._read_protection()
             except NoRecordError:
-                continue  # The generation was replaced while it was read.
+                attempts += 1  # The generation was replaced while it was read.
+                if attempts == _PROTECTION_ATTEMPTS:
+                    raise MetadataError(
+                        f"a record below {protection.PATH} is missing: restore it, or open the tree"
+                        " by superDigest (docs/security.md)"
+                    ) from None
+                await trio.sleep(RETRY_DELAY_S)
+                continue
             except ProtectionError as error:
                 raise MetadataError(str(error)) from None
             if session_id == self._session.session_id and not self._outdated:
@@ -355,7 +364,7 @@ class ZooKeeperStore:
             return Protection()
         value, _ = await self._read(full, lambda kazoo: kazoo.get_async(full, None))
         found = protection.decode(value)
-        if not found.closed:
+        if found.step is Step.OPEN:
             return found
         full = self._full(found.identities_path)
         try:
@@ -560,15 +569,35 @@ class ZooKeeperStore:
                     lambda kazoo: kazoo.create_async(full, b"", lambda: to_kazoo_acl(OPEN_ACL)),
                 )
 
-    async def enter(self, process: Process | None) -> Announcer | None:
-        """Announce the process.  Raise AccessDeniedError if it lacks what the tree demands."""
+    async def enter(self, process: Process | None, timeout_s: float) -> Announcer | None:
+        """Announce the process.  Raise AccessDeniedError if it lacks what the tree demands.
+
+        Contact that is lost meanwhile is no reason to fail; each attempt is complete.
+        """
+        deadline = trio.current_time() + timeout_s
+        while True:
+            try:
+                return await self._enter(process)
+            except (StoreUnavailableError, OutcomeUnknownError):
+                if trio.current_time() > deadline:
+                    raise
+                await trio.sleep(_START_RETRY_S)
+
+    async def _enter(self, process: Process | None) -> Announcer | None:
         found = await self.protection()
         if found.step is Step.REQUIRED and not self._access.has_identity:
             raise AccessDeniedError(denial(protection.PATH, False))
         if process is None:
             return None
         announcer = Announcer(self, process, self._access.has_identity)
-        await announcer.announce()
+        try:
+            await announcer.announce()
+        except AccessDeniedError as error:
+            if found.closed:
+                raise
+            # Others protect this tree, in which a bookie may have all the rights that it needs.
+            self._log.warning("this process cannot announce itself in ZooKeeper", why=str(error))
+            return None
         await check_rights(self, announcer)
         return announcer
 
@@ -689,7 +718,7 @@ async def open_zookeeper(
             nursery.start_soon(store.run, nursery)
             try:
                 await store.connect(connect_timeout_s)
-                announcer = await store.enter(process)
+                announcer = await store.enter(process, connect_timeout_s)
                 nursery.start_soon(store.follow_protection)
                 if announcer is not None:
                     nursery.start_soon(announcer.run)

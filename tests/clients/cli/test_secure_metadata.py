@@ -262,6 +262,24 @@ async def test_other_applications_keep_their_records(cluster: Cluster) -> None:
     await cluster.stranger.create("/kafka/x", b"")
 
 
+async def test_a_list_of_the_root_that_others_gave_stays(cluster: Cluster) -> None:
+    theirs = (Grant(OTHER, ALL), Grant("world:anyone", "cdrw"))
+    await cluster.cli.set_acl("/", theirs)
+    await cluster.protect()
+    await cluster.undo()
+    other = cluster.memory.session(identity=OTHER)
+    assert await other.get_acl("/") == theirs
+
+
+async def test_the_root_of_a_chroot_belongs_to_the_cluster(cluster: Cluster) -> None:
+    await cluster.stranger.create("/kafka", b"")
+    await protect(cluster.cli, WANTED, whole_tree=True, timeout_s=5.0, report=silent)
+    with pytest.raises(AccessDeniedError):
+        await cluster.stranger.set("/kafka", b"", ANY)
+    with pytest.raises(AccessDeniedError):
+        await cluster.stranger.create("/more", b"")
+
+
 async def test_a_password_is_exchanged_without_a_pause(cluster: Cluster) -> None:
     new = digest_identity("daybook", "new")
     old = await cluster.start("b1")

@@ -15,8 +15,10 @@ from kazoo.client import KazooClient
 
 from daybook.wire.clock import SystemClock
 from daybook.wire.metadata.access import ZooKeeperAccess
-from daybook.wire.metadata.acl import ALL, OWN, Grant, digest_identity
+from daybook.wire.metadata.acl import ALL, OPEN_ACL, OWN, WORLD, Grant, digest_identity
+from daybook.wire.metadata.announce import Process
 from daybook.wire.metadata.memory import MemoryStore
+from daybook.wire.metadata.protection import Step
 from daybook.wire.metadata.store import (
     ANY,
     AccessDeniedError,
@@ -34,7 +36,7 @@ from daybook.wire.metadata.store import (
 from daybook.wire.metadata.zookeeper import ZooKeeperStore, open_zookeeper
 from daybook.wire.tls_files import TlsFiles
 from tests.conformance.metadata import PATIENCE_S, REQUEST_TIMEOUT_S, Calls, MetadataSuite
-from tests.conformance.rights import PASSWORD, RightsSuite
+from tests.conformance.rights import PASSWORD, RightsSuite, closed, protect
 from tests.harness.links import FINE, Link, open_link_to
 from tests.harness.zookeeper import ZooKeeperProcess, run_zookeeper
 
@@ -370,3 +372,61 @@ async def test_what_is_asked_for_at_once_shares_syncs_and_requests(
         assert await store.get_children("/shared") == []
     assert asked["Create"] + asked["Delete"] < many / 2
     assert asked["Sync"] < many / 2
+
+
+async def test_a_process_in_a_tree_of_others_runs_without_an_announcement(
+    zookeeper: ZooKeeperProcess, tmp_path: Path
+) -> None:
+    """A bookie of Daybook beside Apache's needs no more rights than theirs."""
+    (tmp_path / "password").write_text(PASSWORD)
+    address = f"127.0.0.1:{zookeeper.port}"
+    others = ZooKeeperAccess(user="others", password_file=tmp_path / "password")
+    async with open_zookeeper(address, session_timeout_s=SESSION_TIMEOUT_S, access=others) as store:
+        await store.create("/theirs", b"", acl=(Grant(OWN, ALL), Grant(WORLD, "r")))
+        await store.create("/theirs/ledgers", b"", acl=OPEN_ACL)
+    async with open_zookeeper(
+        f"{address}/theirs", session_timeout_s=SESSION_TIMEOUT_S, process=Process("bookie", "b1")
+    ) as store:
+        await store.create("/ledgers/x", b"")
+        assert await store.get("/daybook") is None
+
+
+async def test_a_process_in_a_protected_tree_needs_an_identity(
+    zookeeper: ZooKeeperProcess, world: ZooKeeperWorld, tmp_path: Path
+) -> None:
+    store = await world.open(user="a")
+    await protect(store, closed("a"))
+    (tmp_path / "password").write_text(PASSWORD)
+    (tmp_path / "other").write_text("other")
+    own, other = (
+        ZooKeeperAccess(user="a", password_file=tmp_path / name) for name in ("password", "other")
+    )
+    assert isinstance(store, ZooKeeperStore)
+
+    async def enter(access: ZooKeeperAccess) -> None:
+        async with open_zookeeper(
+            f"127.0.0.1:{zookeeper.port}{store._root}",
+            session_timeout_s=SESSION_TIMEOUT_S,
+            access=access,
+            process=Process("broker", "b1"),
+        ):
+            pass
+
+    await enter(own)
+    with pytest.raises(AccessDeniedError, match="has no identity: set zookeeper_user"):
+        await enter(ZooKeeperAccess())
+    with pytest.raises(AccessDeniedError, match="check zookeeper_user and the password"):
+        await enter(other)
+
+
+async def test_required_means_that_readers_need_an_identity_too(
+    zookeeper: ZooKeeperProcess, world: ZooKeeperWorld
+) -> None:
+    store = await world.open(user="a")
+    await protect(store, closed("a", step=Step.REQUIRED))
+    assert isinstance(store, ZooKeeperStore)
+    with pytest.raises(AccessDeniedError, match="has no identity"):
+        async with open_zookeeper(
+            f"127.0.0.1:{zookeeper.port}{store._root}", session_timeout_s=SESSION_TIMEOUT_S
+        ):
+            raise AssertionError
