@@ -42,7 +42,8 @@ def _first_in(named: NamedFile, time_ms: int) -> int | None:
         for batch in opened.rows(("offset", "timestamp"), named.file.first, named.file.next):
             times_us = batch.column("timestamp").cast(pa.int64())
             # A message without a time was published after the last time that a row can hold.
-            late = pc.fill_null(pc.greater_equal(times_us, pa.scalar(time_ms * 1000)), True)
+            late = pc.call_function("greater_equal", [times_us, pa.scalar(time_ms * 1000)])
+            late = pc.fill_null(late, True)
             if (index := pc.index(late, True).as_py()) >= 0:
                 return int(batch.column("offset")[index].as_py())
     return None

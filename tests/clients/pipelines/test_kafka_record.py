@@ -1,6 +1,7 @@
 """The record of Kafka's topics beside a checkpoint: other topics are refused."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from daybook.clients.pipelines.kafka_record import KafkaTopics, checked, parse
 from daybook.clients.pipelines.spec import SpecError
 
+GOLDEN = Path(__file__).parents[2] / "golden" / "kafka_v1" / "kafka.json"
 ONE = KafkaTopics("c", {"orders": "id1"})
 
 
@@ -19,6 +21,14 @@ def test_a_record_is_read_as_it_was_written() -> None:
     ):
         assert parse(record.encode(), "f") == record
     assert ONE.encode() == '{"version": 1, "cluster": "c", "topics": {"orders": "id1"}}'
+
+
+def test_the_record_of_a_release_is_read() -> None:
+    record = KafkaTopics(
+        "wGQ3XvR5QnCrkWc1tqGkZQ", {"orders": "aW9HbGdWQm5hbWVkVG9waQ", "others": None}
+    )
+    assert parse(GOLDEN.read_text(), "f") == record
+    assert record.encode() == GOLDEN.read_text()
 
 
 @pytest.mark.parametrize(
