@@ -37,6 +37,7 @@ SECRET = bytes(range(50, 114))
 PASSWORD = "correct horse battery staple"
 NAMESPACE = "shop/eu"
 ROWS = 1000
+ATTEMPTS = 10
 LASTS_S = 6.0
 GRANTS = {
     "writer": ["produce"],
@@ -100,7 +101,19 @@ class Locked:
     def run(
         self, *words: str, environ: dict[str, str] | None = None
     ) -> "subprocess.CompletedProcess[str]":
-        """Run a command that knows the cluster by a context, with no credentials."""
+        """Run a command that knows the cluster by a context, with no credentials.
+
+        Spark gives a Python process ten seconds to start, and a busy machine needs more.
+        """
+        for _ in range(ATTEMPTS):
+            done = self._run(*words, environ=environ)
+            if "failed to connect back" not in done.stderr:
+                return done
+        raise AssertionError(f"no Python process of Spark has started in {ATTEMPTS} attempts")
+
+    def _run(
+        self, *words: str, environ: dict[str, str] | None
+    ) -> "subprocess.CompletedProcess[str]":
         kept = {name: value for name, value in os.environ.items() if "DAYBOOK" not in name}
         config = {"XDG_CONFIG_HOME": str(self.directory / "config"), "SPARK_LOCAL_IP": "127.0.0.1"}
         done = subprocess.run(
