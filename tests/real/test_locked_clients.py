@@ -485,7 +485,7 @@ def test_a_password_and_a_token_from_a_context(locked: Locked, topic: str) -> No
         assert sent.returncode == 0, sent.stderr
     refused = locked.run("produce", full, "lines", "--context", "reader")
     assert "the role 'reader' lacks the right 'produce'" in refused.stderr
-    assert "The context reader has this address." in refused.stderr
+    assert "The context 'reader' has this address." in refused.stderr
     basic = ("--basic-user", "ben", "--basic-password-file", locked.password)
     assert locked.run("topics", "stats", full, *basic).returncode == 0
     assert "credentials" in locked.run("topics", "stats", full).stderr
@@ -505,7 +505,7 @@ def test_rights_are_granted_listed_and_revoked(locked: Locked, topic: str) -> No
     grant = ("permissions", "grant", "guest", "produce", *on_topic)
     assert locked.json(*grant, "--dry-run")["state"] == "would be granted"
     assert "guest" not in rights()
-    assert "the role 'guest' lacks the right 'produce'" in locked.run(*produce).stderr
+    assert "the role 'guest' lacks the right 'lookup (produce" in locked.run(*produce).stderr
     assert locked.json(*grant)["state"] == "granted"
     assert rights() == {**GRANTS, "guest": ["produce"]}
     assert locked.run(*produce).returncode == 0

@@ -446,8 +446,9 @@ def test_a_write_that_the_brokers_refuse_is_one_sentence(
     writer = DaybookDataSource({**options, "semantics": "exactly-once"}).writer(
         StructType([StructField("value", StringType())]), overwrite=False
     )
+    serializer: Any = CloudPickleSerializer
     with pytest.raises(pickle.PicklingError, match="lacks the right 'produce'") as caught:
-        CloudPickleSerializer().dumps(writer)
+        serializer().dumps(writer)
     assert capfd.readouterr().err == ""
     line = traceback.format_exception_only(caught.value)[0]
     assert reason_of(Exception(line)).startswith("the role 'ann' lacks the right 'produce'")
