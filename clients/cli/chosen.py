@@ -148,4 +148,4 @@ def context_of(url: str) -> Chosen | None:
 def context_note(url: str) -> str:
     """Return the sentence that says from which context an address comes; empty for others."""
     found = context_of(url)
-    return "" if found is None else f" The context {found.name} has this address."
+    return "" if found is None else f" The context {found.name!r} has this address."

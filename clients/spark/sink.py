@@ -13,6 +13,7 @@ process, on a writer of their own: what they need to know comes with the results
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pickle import PicklingError
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,16 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _send(self._plan, iterator)
 
 
+class NotPlannedError(PicklingError):
+    """The driver cannot send a writer to the tasks, because the brokers refuse the write.
+
+    PySpark would print a traceback for any other kind of error.
+    """
+
+
+NotPlannedError.__module__ = "daybook"  # so that it is shown like the errors of the client
+
+
 class _Once:
     """An exactly-once write: tasks stage, and the driver commits.
 
@@ -97,10 +108,14 @@ class _Once:
 
     @in_one_sentence
     def __getstate__(self) -> dict[str, Any]:
+        from daybook.clients.python.errors import BrokerError
         from daybook.clients.spark.stage import PlannedTopic
 
         if self._topic is None:
-            self._topic = PlannedTopic.find(self._plan)
+            try:
+                self._topic = PlannedTopic.find(self._plan)
+            except BrokerError as error:
+                raise NotPlannedError(str(error)) from error
         return self.__dict__
 
     def _stage(

@@ -298,7 +298,7 @@ def test_a_command_that_fails_to_connect_says_from_which_context(
     prod("--use")
     code, _, err = daybook(*words)
     assert code == (2 if words == ("doctor",) else 1)
-    assert "The context prod has this address." in err
+    assert "The context 'prod' has this address." in err
 
 
 def test_names_of_contexts_are_completed() -> None:

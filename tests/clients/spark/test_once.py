@@ -1,6 +1,7 @@
 """Exactly-once writes on simulated brokers: tasks stage, the driver commits, Spark repeats."""
 
 import pickle
+import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -8,9 +9,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext
+from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.types import StringType, StructField, StructType
 
-from daybook.clients.python.errors import BrokerError, ConflictError, ConnectionLostError
+from daybook.clients.pipelines.run import reason_of
+from daybook.clients.python.errors import (
+    BrokerError,
+    ConflictError,
+    ConnectionLostError,
+    NotAllowedError,
+)
 from daybook.clients.python.sink_requests import (
     Batch,
     Committed,
@@ -423,3 +431,24 @@ def test_a_stream_and_a_batch_are_exactly_once() -> None:
     assert found.once == OnceOptions("http://x:1", 5.0, "/c", None)
     found = parse_sink_options(OPTIONS, streaming=False)
     assert found.once == OnceOptions("http://x:1", 120.0, "", None)
+
+
+def test_a_write_that_the_brokers_refuse_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """PySpark prints the traceback of other errors while it pickles a writer."""
+
+    def find(plan: object) -> PlannedTopic:
+        raise NotAllowedError(22, "the role 'ann' lacks the right 'produce' on the topic t")
+
+    monkeypatch.setattr(stage_module.PlannedTopic, "find", find)
+    options = {"service.url": "pulsar://x", "topic": "t", "admin.url": "http://x"}
+    writer = DaybookDataSource({**options, "semantics": "exactly-once"}).writer(
+        StructType([StructField("value", StringType())]), overwrite=False
+    )
+    serializer: Any = CloudPickleSerializer
+    with pytest.raises(pickle.PicklingError, match="lacks the right 'produce'") as caught:
+        serializer().dumps(writer)
+    assert capfd.readouterr().err == ""
+    line = traceback.format_exception_only(caught.value)[0]
+    assert reason_of(Exception(line)).startswith("the role 'ann' lacks the right 'produce'")
