@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from daybook.clients.python.client import Client as Client
     from daybook.clients.python.connect import connect as connect
     from daybook.clients.python.consumer import Consumer as Consumer
+    from daybook.clients.python.credentials import PasswordFile as PasswordFile
     from daybook.clients.python.errors import AdminError as AdminError
     from daybook.clients.python.errors import AdminInDoubtError as AdminInDoubtError
     from daybook.clients.python.errors import BrokerError as BrokerError
@@ -92,6 +93,7 @@ _NAMES = {
     "daybook.clients.python.client": "Client",
     "daybook.clients.python.connect": "connect",
     "daybook.clients.python.consumer": "Consumer",
+    "daybook.clients.python.credentials": "PasswordFile",
     "daybook.clients.python.errors": """
         AdminError AdminInDoubtError BrokerError BusyError ClosedError
         ConflictError ConnectionLostError CorruptMessageError CredentialsError

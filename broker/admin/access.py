@@ -1,6 +1,10 @@
-"""Admits HTTP requests: finds out who asks and may ask, before a handler runs or a body is read."""
+"""Admits HTTP requests: finds out who asks and may ask, before a handler runs or a body is read.
 
-from collections.abc import Mapping
+The bodies of requests about sinks name topics, so these are read when it is known who asks.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from starlette.requests import Request
 
@@ -22,6 +26,8 @@ from daybook.wire.http import CERTIFICATE
 from daybook.wire.topics import TopicName, check_namespace, check_tenant, url_decode
 from daybook.wire.transport import PeerCertificate
 
+Targets: TypeAlias = Callable[[], Awaitable[Sequence[Resource]]]
+
 
 class Access:
     """One instance per broker.  Without authentication everybody may do everything."""
@@ -38,9 +44,10 @@ class Access:
         self._authentication = authentication
         self._authorization = authorization
 
-    async def admit(self, request: Request, right: Right) -> None:
+    async def admit(self, request: Request, right: Right, targets: Targets | None = None) -> None:
         """Find out who asks, and keep it in `CALLER` for what is done for the request.
 
+        The right is needed on the object that the path names, or on all that `targets` returns.
         Raise AuthenticationError, or AuthorizationError if a right lacks.
         """
         if self._authentication is None or right is Right.OPEN:
@@ -49,9 +56,14 @@ class Access:
         try:
             caller = await self._caller(self._authentication, request)
             CALLER.set(caller)
-            if self._authorization is not None:
-                target = target_of(request.scope["path"], request.path_params)
-                await self._authorization.check(caller, right, target)
+            if self._authorization is not None and self._authorization.on:
+                found = (
+                    [target_of(request.scope["path"], request.path_params)]
+                    if targets is None
+                    else await targets()
+                )
+                for target in found:
+                    await self._authorization.check(caller, right, target)
         except BrokerError as error:
             self._note(request, caller, error)
             raise

@@ -10,6 +10,7 @@ slash.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 from urllib.parse import urlencode
 
@@ -29,6 +30,7 @@ from daybook.broker.errors import (
     PreconditionError,
     UnavailableError,
 )
+from daybook.broker.security.authorization import Resource
 from daybook.broker.security.rights import Right, right_of_path
 from daybook.wire.errors import MalformedError
 from daybook.wire.logging import Log
@@ -106,6 +108,10 @@ class Call(Generic[PartsT]):
     def query(self, name: str, default: str = "") -> str:
         return self._request.query_params.get(name, default)
 
+    def queries(self, name: str) -> list[str]:
+        """Return all values of a parameter that may be repeated."""
+        return self._request.query_params.getlist(name)
+
     def header(self, name: str) -> str:
         return self._request.headers.get(name, "")
 
@@ -165,6 +171,7 @@ class Call(Generic[PartsT]):
 
 
 Handler = Callable[[Call[PartsT]], Awaitable[object]]
+TargetsOf = Callable[[Call[PartsT]], Awaitable[Sequence[Resource]]]
 
 
 class Endpoints(Generic[PartsT]):
@@ -178,9 +185,15 @@ class Endpoints(Generic[PartsT]):
         self._body_bytes_max = body_bytes_max
         self._log = log
 
-    def route(self, path: str, handlers: Mapping[str, Handler[PartsT]]) -> Route:
+    def route(
+        self,
+        path: str,
+        handlers: Mapping[str, Handler[PartsT]],
+        targets: TargetsOf[PartsT] | None = None,
+    ) -> Route:
         """Return the route of one path, with a handler for each method.
 
+        `targets` returns the objects on which a right is needed, if the path does not name them.
         Raise KeyError if `security.rights` has no right for one of them.
         """
         rights = {method: right_of_path(method, path) for method in handlers}
@@ -190,16 +203,24 @@ class Endpoints(Generic[PartsT]):
             handler = handlers.get(method)
             if handler is None:
                 return reason(405, f"{request.method} is not possible here")
-            return await self._handle(handler, request, rights[method])
+            return await self._handle(handler, request, rights[method], targets)
 
         return Route(path, endpoint, methods=["GET", "PUT", "POST", "DELETE", "PATCH"])
 
-    async def _handle(self, handler: Handler[PartsT], request: Request, right: Right) -> Response:
+    async def _handle(
+        self,
+        handler: Handler[PartsT],
+        request: Request,
+        right: Right,
+        targets: TargetsOf[PartsT] | None,
+    ) -> Response:
+        call = Call(request, self._parts, self._body_bytes_max)
         try:
             with trio.fail_after(_HANDLER_TIMEOUT_S):
                 if self._access is not None:
-                    await self._access.admit(request, right)
-                return answer(await handler(Call(request, self._parts, self._body_bytes_max)))
+                    of_call = None if targets is None else partial(targets, call)
+                    await self._access.admit(request, right, of_call)
+                return answer(await handler(call))
         except NotOwnerError as error:
             return _redirect(request, error)
         except AuthenticationError as error:

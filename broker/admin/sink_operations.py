@@ -4,7 +4,7 @@ The owner of each topic partition is asked if it takes a batch before the commit
 after that.  All operations raise only `BrokerError`s.
 """
 
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 
 import msgspec
@@ -20,6 +20,7 @@ from daybook.broker.errors import (
     StorageFailedError,
     UnavailableError,
 )
+from daybook.broker.security.authorization import Resource, of_topic
 from daybook.broker.sinks.attempts import StagingAttempts
 from daybook.broker.topics.topics import Topics
 from daybook.managed_ledger.errors import InvalidNameError
@@ -118,6 +119,25 @@ class SinkOperations:
         self._allowed = allowed
         self._url = url
         self._url_tls = url_tls
+
+    # -- rights
+
+    async def targets(self, name: str, topics: Iterable[str]) -> list[Resource]:
+        """Return the topics that are named, and those to which the sink has written before.
+
+        Without any, return the sink, on which a super user alone has rights.
+        """
+        with translated(name):
+            check_name(name)
+            stored = await self.sinks.find(name)
+            known = () if stored is None else stored.record.partitions
+            found = {TopicName.parse(topic) for topic in (*topics, *known)}
+        return [of_topic(topic) for topic in sorted(found, key=str)] or [Resource(sink=name)]
+
+    def targets_of_attempt(self, name: str, attempt: str) -> list[Resource]:
+        """Return the topics of an attempt.  Raise NotFoundError."""
+        topics = self._attempts.topics(name, attempt)
+        return [of_topic(TopicName.parse(topic)) for topic in topics] or [Resource(sink=name)]
 
     # -- staging
 

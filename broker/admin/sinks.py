@@ -1,4 +1,10 @@
-"""REST of sinks, which is Daybook's own: `managed_ledger.sinks` describes it for programs."""
+"""REST of sinks, which is Daybook's own: `managed_ledger.sinks` describes it for programs.
+
+The path of a sink names no topic, so the rights of a request are those on the topics of the batch
+or of the attempt, and on those to which the sink has written before.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 from starlette.routing import Route
@@ -6,6 +12,7 @@ from starlette.routing import Route
 from daybook.broker.admin.handling import Call, Endpoints, Handler
 from daybook.broker.admin.sink_operations import BatchBody, SinkOperations
 from daybook.broker.errors import NotAllowedError, PreconditionError
+from daybook.broker.security.authorization import Resource
 from daybook.managed_ledger.sinks.commit import Demand
 
 SinkCall = Call[SinkOperations]
@@ -14,6 +21,7 @@ _ROOT = "/admin/v2/daybook/sinks"
 _ATTEMPT = "/{sink}/attempts/{attempt}"
 _TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}/sinks"
 _ROLL_FORWARD_S = "1"
+_Targets = Callable[[SinkCall], Awaitable[Sequence[Resource]]]
 
 
 class _Rows(msgspec.Struct):
@@ -31,24 +39,47 @@ class _Decision(msgspec.Struct, rename="camel"):
 
 
 def routes(endpoints: Endpoints[SinkOperations]) -> list[Route]:
-    table: dict[str, dict[str, Handler[SinkOperations]]] = {
-        "": {"GET": _list},
-        "/{sink}": {"GET": _show},
-        "/{sink}/attempts": {"POST": _begin},
-        _ATTEMPT: {"PUT": _append, "DELETE": _give_up},
-        f"{_ATTEMPT}/close": {"POST": _close},
-        "/{sink}/commit": {"POST": _commit},
-        "/{sink}/abort": {"POST": _abort},
-        "/{sink}/roll-forward": {"POST": _roll_forward},
-        "/{sink}/forget": {"POST": _forget},
-        "/{sink}/move": {"POST": _move},
-        "/{sink}/resolve": {"POST": _resolve},
+    table: dict[str, tuple[dict[str, Handler[SinkOperations]], _Targets]] = {
+        "/{sink}": ({"GET": _show}, _of_sink),
+        "/{sink}/attempts": ({"POST": _begin}, _of_batch),
+        _ATTEMPT: ({"PUT": _append, "DELETE": _give_up}, _of_attempt),
+        f"{_ATTEMPT}/close": ({"POST": _close}, _of_attempt),
+        "/{sink}/commit": ({"POST": _commit}, _of_batch),
+        "/{sink}/abort": ({"POST": _abort}, _of_batch),
+        "/{sink}/roll-forward": ({"POST": _roll_forward}, _of_sink),
+        "/{sink}/forget": ({"POST": _forget}, _of_sink),
+        "/{sink}/move": ({"POST": _move}, _of_sink),
+        "/{sink}/resolve": ({"POST": _resolve}, _of_sink),
     }
     return [
-        *(endpoints.route(_ROOT + path, handlers) for path, handlers in table.items()),
+        endpoints.route(_ROOT, {"GET": _list}),
+        *(
+            endpoints.route(_ROOT + path, handlers, targets)
+            for path, (handlers, targets) in table.items()
+        ),
         endpoints.route(f"{_TOPIC}/admit", {"POST": _admit}),
         endpoints.route(f"{_TOPIC}/apply", {"POST": _apply}),
     ]
+
+
+# -- on what a right is needed
+
+
+async def _of_batch(call: SinkCall) -> Sequence[Resource]:
+    topics = (await call.body(BatchBody)).topics
+    return await call.parts.targets(call.path("sink"), topics)
+
+
+async def _of_sink(call: SinkCall) -> Sequence[Resource]:
+    """The driver names the topics of its batch, because an empty sink does not know any."""
+    return await call.parts.targets(call.path("sink"), call.queries("topic"))
+
+
+async def _of_attempt(call: SinkCall) -> Sequence[Resource]:
+    return call.parts.targets_of_attempt(call.path("sink"), call.path("attempt"))
+
+
+# -- reading
 
 
 async def _list(call: SinkCall) -> object:

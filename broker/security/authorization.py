@@ -17,7 +17,7 @@ from daybook.broker.namespaces.policies import MetadataCache, Policies
 from daybook.broker.namespaces.records import TenantInfo
 from daybook.broker.security.grants import CONSUME, PRODUCE, Grants, parse
 from daybook.broker.security.identity import Caller
-from daybook.broker.security.rights import Right
+from daybook.broker.security.rights import ON_TOPICS, Right
 from daybook.wire.errors import MalformedError
 from daybook.wire.metadata.store import MetadataStore
 from daybook.wire.topics import TopicName
@@ -31,9 +31,12 @@ class Resource:
     namespace: str = ""  # tenant/namespace
     topic: TopicName | None = None
     subscription: str | None = None
+    sink: str = ""  # one without topics
 
     def __str__(self) -> str:
-        if self.topic is not None:
+        if self.sink:
+            where = f"the topics of the sink {self.sink}"
+        elif self.topic is not None:
             where = f"the topic {self.topic}"
         elif self.namespace:
             where = f"the namespace {self.namespace}"
@@ -102,6 +105,7 @@ class Authorization:
         if right is Right.BROKER:
             self._check_broker(caller)
             return
+        right = ON_TOPICS.get(right, right)
         for role in caller.roles:
             if not await self._may(role, right, target):
                 raise AuthorizationError(

@@ -5,6 +5,8 @@
     LOOKUP       produce or consume on the topic
     PRODUCE      produce on the topic
     CONSUME      consume on the topic and on the subscription, or on the namespace
+    STAGE        produce on every topic of the batch, and of the sink
+    DECIDE       administration of the tenant of every topic of the sink
     ADMIN        administration of the tenant
     SUPER_USER   a super user
     BROKER       another broker, which is a super user and asks for itself
@@ -30,10 +32,19 @@ class Right(Enum):
     LOOKUP = "lookup (produce or consume)"
     PRODUCE = "produce"
     CONSUME = "consume"
+    STAGE = "produce on the topics of the sink"
+    DECIDE = "tenant admin of the topics of the sink"
     ADMIN = "tenant admin"
     SUPER_USER = "super user"
     BROKER = "broker"
 
+
+ON_TOPICS = {Right.STAGE: Right.PRODUCE, Right.DECIDE: Right.ADMIN}
+"""The rights about sinks, and the right that each of the topics needs.
+
+The path of a sink names no topic.  The topics are those that the body of the request names, those
+of the attempt, and those of the sink's earlier batches.  Without any, only a super user is let in.
+"""
 
 OPENED = Right.IDENTIFIED
 """The command concerns a producer, consumer or watcher that this connection has opened: its right
@@ -142,16 +153,21 @@ _ADMIN_ROWS = (
         " /daybook/bundles/{tenant}/{namespace}/{bundle}/pass-on"
         " /daybook/bundles/{tenant}/{namespace}/{bundle}/take",
     ),
-    (Right.SUPER_USER, "GET", "/daybook/sinks /daybook/sinks/{sink}"),
+    (Right.SUPER_USER, "GET", "/daybook/sinks"),
+    (Right.STAGE, "GET", "/daybook/sinks/{sink}"),
     (
-        Right.SUPER_USER,
+        Right.STAGE,
         "POST",
         "/daybook/sinks/{sink}/attempts /daybook/sinks/{sink}/attempts/{attempt}/close"
         " /daybook/sinks/{sink}/commit /daybook/sinks/{sink}/abort"
-        " /daybook/sinks/{sink}/roll-forward /daybook/sinks/{sink}/forget"
-        " /daybook/sinks/{sink}/move /daybook/sinks/{sink}/resolve",
+        " /daybook/sinks/{sink}/roll-forward",
     ),
-    (Right.SUPER_USER, "PUT DELETE", "/daybook/sinks/{sink}/attempts/{attempt}"),
+    (Right.STAGE, "PUT DELETE", "/daybook/sinks/{sink}/attempts/{attempt}"),
+    (
+        Right.DECIDE,
+        "POST",
+        "/daybook/sinks/{sink}/forget /daybook/sinks/{sink}/move /daybook/sinks/{sink}/resolve",
+    ),
 )
 _NAMESPACE_ROWS = (
     (Right.ADMIN, "GET PUT DELETE", "/"),

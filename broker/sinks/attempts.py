@@ -5,7 +5,7 @@ fails, an answer that is lost: the attempt has failed, and the task begins anoth
 staging ledger that was closed in order holds exactly the entries that its task has sent.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import trio
@@ -167,6 +167,10 @@ class StagingAttempts:
             finally:
                 self._fail(attempt)  # A writer that has closed its ledger is not affected.
             return writer.ledger_id, end
+
+    def topics(self, sink: str, name: str) -> Sequence[str]:
+        """Return the full names of the topics of an attempt.  Raise NotFoundError."""
+        return list(self._get(sink, name).partitions)
 
     def give_up(self, sink: str, name: str) -> None:
         attempt = self._open.get(name)

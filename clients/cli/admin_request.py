@@ -6,8 +6,7 @@ from typing import TypeVar
 import trio
 
 from daybook.clients.cli.broker_client import PATIENCE_S, brokers_at, error_sentence, no_answer
-from daybook.clients.cli.credentials import given_token
-from daybook.clients.cli.options import tls_options
+from daybook.clients.cli.options import client_arguments
 from daybook.clients.cli.progress import waiting_for
 from daybook.clients.cli.run import run_async
 from daybook.clients.python.admin import Admin
@@ -23,10 +22,10 @@ def ask_admin(
     `changes` says that the question changes something, so a lost answer leaves it in doubt.
     """
 
-    token = given_token()
+    arguments = client_arguments(admin_url)
 
     async def ask() -> T:
-        admin = Admin(admin_url, token=token, timeout_s=PATIENCE_S, tls=tls_options(admin_url))
+        admin = Admin(admin_url, timeout_s=PATIENCE_S, **arguments)
         async with waiting_for(brokers_at(admin_url), PATIENCE_S, lambda: admin.trouble):
             with trio.move_on_after(PATIENCE_S):
                 return await question(admin)

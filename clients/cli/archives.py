@@ -15,7 +15,6 @@ from daybook.clients.cli.options import (
     cluster_options,
     output_option,
     service_url_option,
-    tls_options,
 )
 from daybook.clients.cli.output import counted, write_rows
 from daybook.clients.cli.pictures import Report, drawn_reports, picture_option
@@ -26,6 +25,7 @@ from daybook.clients.cli.spark import (
     check_cluster,
     ended_by_signals,
     open_spark,
+    query_security,
     spark_installed,
     spark_option,
 )
@@ -107,7 +107,8 @@ def archive(
     stopped, run it again: it goes on where the manifest ends.
     """
     path = _path(directory)
-    check_cluster(service_url, "--service-url", tls_options(service_url))
+    tls, who = query_security(service_url)
+    check_cluster(service_url, "--service-url", tls, who)
     title = f"Archive\n{topic} \u2192 {directory}"
     with (
         ended_by_signals(),
@@ -117,9 +118,7 @@ def archive(
         from daybook.clients.pipelines.archive import compact as compaction
         from daybook.clients.pipelines.archive import run
 
-        job = run.ArchiveJob(
-            service_url, topic, path, file_size, rows_per_step, tls_options(service_url)
-        )
+        job = run.ArchiveJob(service_url, topic, path, file_size, rows_per_step, tls, who)
 
         def once(report: Report) -> "Manifest":
             report = drawn(report)
@@ -204,7 +203,8 @@ def replay(
     command is stopped, run it again.
     """
     path = _path(directory)
-    check_cluster(service_url, "--service-url", tls_options(service_url))
+    tls, who = query_security(service_url)
+    check_cluster(service_url, "--service-url", tls, who)
     title = f"Replay\n{directory} \u2192 {topic}"
     with (
         ended_by_signals(),
@@ -221,7 +221,8 @@ def replay(
             rows_per_step,
             compression_type(compression),
             with_schemas=not without_schemas,
-            tls=tls_options(service_url),
+            tls=tls,
+            credentials=who,
         )
 
         def work(report: Report) -> "Mapping[int, ReplayedPartition]":

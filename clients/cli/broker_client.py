@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import trio
 
+from daybook.clients.cli.chosen import context_note
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.not_found import hint
 from daybook.clients.cli.progress import waiting_for
@@ -94,8 +95,13 @@ def error_sentence(error: Exception, url: str, option: str, *, changes: bool = F
     """Return the sentence for an error of the client or the admin client; None for a bug of ours.
 
     `url` is where the command looked for brokers, and `option` is how the user sets it.  `changes`
-    is true if the request changes something.
+    is true if the request changes something.  A context that has the address is named.
     """
+    sentence = _sentence(error, url, option, changes=changes)
+    return None if sentence is None else f"{sentence}{context_note(url)}"
+
+
+def _sentence(error: Exception, url: str, option: str, *, changes: bool) -> str | None:
     match error:
         case UnavailableError():
             return (

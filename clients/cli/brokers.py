@@ -6,8 +6,12 @@ from typing import Any
 import click
 
 from daybook.clients.cli.admin_request import ask_admin
-from daybook.clients.cli.credentials import given_token
-from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option, tls_options
+from daybook.clients.cli.options import (
+    OutputFormat,
+    admin_url_option,
+    client_arguments,
+    output_option,
+)
 from daybook.clients.cli.output import write_record, write_rows
 from daybook.clients.python.admin import Admin
 from daybook.wire.topics import url_encode
@@ -94,7 +98,7 @@ def decisions(admin_url: str, output: OutputFormat) -> None:
     async def ask(admin: Admin) -> dict[str, Any]:
         leader = await admin.leader_broker()
         url = leader["serviceUrl"]
-        of_leader = Admin(url, token=given_token(), tls=tls_options(url))
+        of_leader = Admin(url, **client_arguments(admin_url, url))
         found: dict[str, Any] = await of_leader.call("GET", "/admin/v2/daybook/balance")
         return found
 

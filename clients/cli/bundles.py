@@ -9,10 +9,14 @@ import click
 
 from daybook.clients.cli.admin_request import ask_admin
 from daybook.clients.cli.broker_client import parse_namespace
-from daybook.clients.cli.credentials import given_token
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.not_found import hint
-from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option, tls_options
+from daybook.clients.cli.options import (
+    OutputFormat,
+    admin_url_option,
+    client_arguments,
+    output_option,
+)
 from daybook.clients.cli.output import write_record, write_rows
 from daybook.clients.python.admin import Admin
 from daybook.clients.python.errors import AdminError, BrokerError
@@ -87,9 +91,8 @@ async def _loads(admin_url: str, brokers: Iterable[str]) -> dict[str, Mapping[st
             scheme = admin_url.partition("://")[0]
             admin = Admin(
                 f"{scheme}://{broker}",
-                token=given_token(),
                 timeout_s=_LOAD_S,
-                tls=tls_options(admin_url),
+                **client_arguments(admin_url),
             )
             report: Mapping[str, Any] = await admin.call(
                 "GET", "/admin/v2/broker-stats/load-report"

@@ -32,9 +32,8 @@ from daybook.clients.cli.broker_client import (
     error_sentence,
     parse_topic,
 )
-from daybook.clients.cli.credentials import given_token
 from daybook.clients.cli.errors import UserError
-from daybook.clients.cli.options import service_url_option, tls_options
+from daybook.clients.cli.options import client_arguments, service_url_option
 from daybook.clients.cli.places import past_time
 from daybook.clients.cli.progress import Waiting, report_waiting
 from daybook.clients.cli.run import run_async, until_signal
@@ -213,10 +212,9 @@ async def _consume(service_url: str, options: _Options, copier: "_Copier") -> in
     """Copy messages until the end; return the signal that ended it, if one did."""
     async with connect(
         service_url,
-        token=given_token(),
         timeout_s=None,
         limits=LIMITS,
-        tls=tls_options(service_url),
+        **client_arguments(service_url),
     ) as client:
         received = await until_signal(partial(copier.run, client))
         if received is None:

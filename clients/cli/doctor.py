@@ -3,6 +3,9 @@
     daybook doctor
     daybook doctor --all-topics --output json
 
+A cluster that asks who its clients are has to know the caller as a super user.  For another role,
+everything that it may not ask is unknown.
+
 It changes nothing.  Exit codes: 0 all is ok, 1 something needs attention or is not known, 2 nothing
 could be asked.
 """
@@ -15,6 +18,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from daybook.clients.cli.chosen import address, chosen, context_note, instead_of_variable
+from daybook.clients.cli.credentials import given_credentials
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import (
     ADMIN_URL,
@@ -25,12 +30,16 @@ from daybook.clients.cli.options import (
     check_zookeeper,
     intended_admin_url,
     intended_zookeeper,
+    names_cluster,
     output_option,
+    security_options,
     shown_default,
+    tls_options,
 )
 
 if TYPE_CHECKING:
     from daybook.clients.cli.doctor_checks import Check
+    from daybook.clients.cli.doctor_questions import Security
 
 _ATTENTION, _NOTHING_ASKED = 1, 2
 _WIDTH = 120  # where there is no terminal
@@ -44,6 +53,13 @@ _STYLES = {"failed": "bold red", "attention": "yellow", "unknown": "magenta", "o
 _WORST_FIRST = list(_STYLES)
 
 
+def _check_zookeeper(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> str | None:
+    choose = instead_of_variable("zookeeper", required=False)
+    return check_zookeeper(context, parameter, choose(context, parameter, value))
+
+
 @click.command()
 @click.option(
     "--admin-url",
@@ -51,7 +67,8 @@ _WORST_FIRST = list(_STYLES)
     show_envvar=True,
     envvar="DAYBOOK_ADMIN_URL",
     metavar="URL",
-    help="The HTTP ports of the brokers: http://HOST:PORT,HOST:PORT,...",
+    callback=instead_of_variable("admin_url", required=False),
+    help="The HTTP ports of the brokers: http://HOST:PORT,HOST:PORT,... (with TLS: https://)",
 )
 @click.option(
     "--zookeeper",
@@ -59,7 +76,7 @@ _WORST_FIRST = list(_STYLES)
     show_envvar=True,
     envvar="DAYBOOK_ZOOKEEPER",
     metavar="HOST:PORT,...",
-    callback=check_zookeeper,
+    callback=_check_zookeeper,
     help="The addresses of ZooKeeper.",
 )
 @click.option(
@@ -92,6 +109,7 @@ _WORST_FIRST = list(_STYLES)
     metavar="SECONDS",
     help="What was not answered until then is reported as unknown.",
 )
+@security_options
 @output_option
 def doctor(
     admin_url: str | None,
@@ -108,6 +126,9 @@ def doctor(
     looked at, unless you add --all-topics.  If you give one of the two addresses, the other one
     comes from the cluster itself.
 
+    Where brokers ask who their clients are, give the token of a super user: what your role may not
+    ask is unknown.
+
     Every check ends as ok, attention, failed or unknown.  The exit code is 0 if all are ok, 1 if
     not, and 2 if neither a broker nor ZooKeeper answered.
     """
@@ -120,9 +141,10 @@ def doctor(
 
     if admin_url is None and zookeeper is None:
         admin_url, zookeeper = _usual_addresses()
+    security = _security(admin_url, zookeeper)
     answers = ClusterAnswers(SystemClock().now_ms(), stale_days, all_topics)
     try:
-        questions = Questions(answers, admin_url, zookeeper, root)
+        questions = Questions(answers, admin_url, zookeeper, root, security)
     except ValueError as error:
         raise click.BadParameter(f"{error}.", param_hint="--admin-url") from error
 
@@ -139,7 +161,8 @@ def doctor(
     if answers.nothing_known:
         click.echo(
             "Neither a broker nor ZooKeeper answers: start a cluster with `daybook standalone`, or"
-            " say where yours is with --admin-url or --zookeeper.",
+            " say where yours is with --admin-url or --zookeeper."
+            f"{context_note(admin_url or '') or context_note(zookeeper or '')}",
             err=True,
         )
         sys.exit(_NOTHING_ASKED)
@@ -168,8 +191,26 @@ def _write_table(checks: "Sequence[Check]") -> None:
     console.print(table)
 
 
-def _usual_addresses() -> tuple[str, str]:
+def _security(admin_url: str | None, zookeeper: str | None) -> "Security":
+    """Return what the brokers are shown.  Raise UserError."""
+    from daybook.clients.cli.doctor_questions import Security
+
+    origin = admin_url or zookeeper or ""
+    # Brokers that ZooKeeper names may have https alone, so that TLS is prepared in any case.
+    url = admin_url or "https://"
+    return Security(tls_options(url, origin), *given_credentials(origin))
+
+
+def _usual_addresses() -> tuple[str | None, str | None]:
+    """Return where the cluster is; of a context, the addresses that it has."""
     try:
+        found = chosen()
+        if found is not None and (found.typed or not names_cluster()):
+            own = found.context
+            return (
+                address("admin_url", "--admin-url") if own.admin_url else None,
+                address("zookeeper", "--zookeeper") if own.zookeeper else None,
+            )
         return intended_admin_url(), intended_zookeeper()
     except UserError as error:
         raise _NoAddressError(error.message) from error

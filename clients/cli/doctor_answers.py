@@ -96,6 +96,7 @@ class ClusterAnswers:
     stale_days: float
     all_topics: bool = False
     named: Sequence[str] = ()  # the addresses in the admin URL that the user gave
+    denials: set[str] = field(default_factory=set[str])  # reasons: the role may not ask that
     registered: Answer[Sequence[str]] = NOT_ASKED
     brokers: dict[str, BrokerAnswers] = field(default_factory=dict[str, BrokerAnswers])
     quorums: Answer[tuple[int, int] | None] = NOT_ASKED  # write and ack; None: by the bookies

@@ -28,6 +28,7 @@ _COPIES = 3
 _ACKS = 2
 _SHOWN = 3
 _MS_PER_DAY = 86_400_000
+_ASK_AS_SUPER_USER = "Run it with the token of a super user: --token-file FILE."
 _ASK_AGAIN = "Run `daybook doctor` again, with a longer --timeout if the cluster is slow."
 
 
@@ -46,7 +47,15 @@ class Check:
 
 
 def all_checks(answers: ClusterAnswers) -> list[Check]:
-    return [check(answers) for check in _CHECKS]
+    return [_with_remedy(check(answers), answers) for check in _CHECKS]
+
+
+def _with_remedy(check: Check, answers: ClusterAnswers) -> Check:
+    """Return a check with another remedy if nothing is known because a right lacks."""
+    texts = (check.sentence, *check.items)
+    if check.verdict == "unknown" and any(why in text for why in answers.denials for text in texts):
+        return replace(check, remedy=_ASK_AS_SUPER_USER)
+    return check
 
 
 # -- brokers

@@ -7,13 +7,16 @@
 All questions read.  Only with `all_topics` do brokers load topics for them.  Each question fills
 its part of `ClusterAnswers`; what fails, or takes too long, stays `Unknown`.  If only one of the
 two addresses is given, the other one comes from the cluster itself.
+
+With an admin URL of https, brokers are asked over https alone.  Without one, a broker is asked over
+https if it has no other port.  Bookies are shown no credentials.
 """
 
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -50,7 +53,9 @@ from daybook.clients.cli.doctor_answers import (
 from daybook.clients.cli.options import LEDGERS_ROOT
 from daybook.clients.cli.progress import Advance
 from daybook.clients.python.admin import Admin, parse_admin_url
+from daybook.clients.python.credentials import Basic, Token
 from daybook.clients.python.errors import AdminError, AdminInDoubtError, BrokerError, NotFoundError
+from daybook.clients.python.tls import TlsOptions, is_encrypted
 from daybook.wire.errors import WireError
 from daybook.wire.messages.bookie_v3 import decode_response, encode_bookie_info
 from daybook.wire.metadata.store import MetadataError, MetadataStore
@@ -61,14 +66,34 @@ from daybook.wire.topics import TopicName, url_encode
 _GUARDS, _BROKERS, _SINKS = "/daybook/guards", "/loadbalance/brokers", "/daybook/sinks"
 _REST_SINKS = "/admin/v2/daybook/sinks"
 _QUICK_S = 4.0  # for a question that a healthy server answers in milliseconds, a slow one in 2 s
+_PATIENT_S = 60.0  # for a question whose answer is large
 _END_S = 1.5  # the part of the time limit that is left for ending the session
 _SESSION_TIMEOUT_S = 10.0
 _AT_ONCE = 8
 _NOT_FOUND = 404
+_DENIED = (401, 403)
+_NO_HTTPS = "its port with TLS is not known: it has none, or ZooKeeper was not asked"
 _MARKS_MAX = 1_000  # the marks that are read; more are only counted
 _QUORUM = re.compile(r"(write|ack)\W+(\d+)")
 _ERRORS = (BrokerError, MetadataError, LedgerError, RegistryError, WireError, ValueError, OSError)
 _MALFORMED = (KeyError, TypeError, AttributeError)
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """The TLS and the credentials that brokers are shown."""
+
+    tls: TlsOptions | None = None
+    token: Token | None = None
+    basic: Basic | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """The HTTP addresses, HOST:PORT, that a registered broker announces; empty: it has none."""
+
+    http: str
+    https: str
 
 
 class Questions:
@@ -80,15 +105,19 @@ class Questions:
         admin_url: str | None,
         zookeeper: str | None,
         root: str | None,
+        security: Security | None = None,
     ) -> None:
         """Raise ValueError if `admin_url` is no URL of brokers."""
+        self._security = security or Security()
+        self._https = admin_url is not None and is_encrypted(admin_url)
         self.answers = answers
         self._admin_url = admin_url
         named = [] if admin_url is None else parse_admin_url(admin_url)
         answers.named = [f"{host}:{port}" for host, port in named]
         self._zookeeper = zookeeper
         self._root = root
-        self._members: dict[str, str] = {}  # the HTTP addresses of brokers in the metadata store
+        self._members: dict[str, Member] = {}  # the brokers in the metadata store
+        self._store_why = "its address is not known, because no broker told it"
         self._rest_asked = trio.Event()  # the brokers have told who is registered
         self._store_asked = trio.Event()  # the metadata store has told it
         self._since: dict[str, int] = {}  # when the record of each sink was written
@@ -103,12 +132,56 @@ class Questions:
 
     # -- brokers
 
+    def _url_of(self, name: str) -> str | None:
+        """Return the admin URL of one broker; None if its port with TLS is not known."""
+        member = self._members.get(name)
+        if member is not None:
+            if self._https or not member.http:
+                return f"https://{member.https}" if member.https else None
+            return f"http://{member.http}"
+        if self._https:
+            return f"https://{name}" if name in self.answers.named else None
+        return f"http://{name}"
+
+    def _admin(self, url: str, timeout_s: float) -> Admin:
+        tls = self._security.tls if is_encrypted(url) else None
+        token, basic = self._security.token, self._security.basic
+        return Admin(url, tls=tls, token=token, basic=basic, timeout_s=timeout_s)
+
+    async def _answer(self, ask: Callable[[], Awaitable[Any]], *, may_be_gone: bool = False) -> Any:  # noqa: ANN401  JSON, mostly
+        return await _answer(ask, may_be_gone=may_be_gone, denials=self.answers.denials)
+
+    def _admin_of(self, name: str, timeout_s: float = _PATIENT_S) -> Admin | None:
+        url = self._url_of(name)
+        return None if url is None else self._admin(url, timeout_s)
+
+    def _admin_of_all(self, names: Iterable[str], timeout_s: float = _PATIENT_S) -> Admin | None:
+        """Return a client that asks one of these brokers, those with the scheme of the first."""
+        urls = [url for name in names if (url := self._url_of(name)) is not None]
+        if not urls:
+            return None
+        scheme = urls[0].partition("://")[0]
+        hosts = [url.partition("://")[2] for url in urls if url.startswith(f"{scheme}://")]
+        return self._admin(f"{scheme}://{','.join(hosts)}", timeout_s)
+
+    def _know_named(self) -> None:
+        """Give brokers that the admin URL names by their ports with TLS the names of all others."""
+        answers = self.answers
+        by_address = {each.https: name for name, each in self._members.items()}
+        for name in answers.named:
+            known = by_address.get(name, name) if self._https else name
+            if known != name and name in answers.brokers:
+                answers.brokers[known] = answers.brokers.pop(name)
+        if self._https:
+            answers.named = [by_address.get(name, name) for name in answers.named]
+
     async def _ask_brokers(self, advance: Advance) -> None:
         try:
             await self._ask_registered()
         finally:
             self._rest_asked.set()
         await self._store_asked.wait()
+        self._know_named()
         answers = self.answers
         if isinstance(answers.registered, Unknown) and self._members:
             answers.registered = sorted(self._members)
@@ -116,10 +189,10 @@ class Questions:
         advance(0, 1, "brokers")
         await self._ask_ready(registered)
         there = {name: said for name, said in sorted(answers.brokers.items()) if said.answers}
-        if not there:
+        admin = self._admin_of_all(there)
+        if admin is None:
             answers.sinks = answers.namespaces = answers.quorums = Unknown("no broker answers")
             return
-        admin = Admin("http://" + ",".join(self._members.get(name, name) for name in there))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._ask_quorums, admin)
             nursery.start_soon(self._ask_sinks, admin)
@@ -139,13 +212,18 @@ class Questions:
         if not there:
             self.answers.registered = Unknown("no broker at the admin URL answers")
             return
-        admin = Admin(f"http://{','.join(there)}", timeout_s=_QUICK_S * len(there))
-        self.answers.registered = await _answer(admin.brokers)
+        admin = self._admin_of_all(there, _QUICK_S * len(there))
+        assert admin is not None, "the admin URL names them"
+        self.answers.registered = await self._answer(admin.brokers)
         if self._zookeeper is not None and self._root is not None:
             return
         path = "/admin/v2/brokers/internal-configuration"
-        config = await _answer(lambda: admin.call("GET", path))
-        if isinstance(config, dict):
+        config = await self._answer(lambda: admin.call("GET", path))
+        if isinstance(config, Unknown):
+            self._store_why = f"no broker told its address: {config.why}"
+            if config.why in self.answers.denials:
+                self.answers.denials.add(self._store_why)
+        elif isinstance(config, dict):
             told = cast("dict[str, str | None]", config)
             self._zookeeper = self._zookeeper or told.get("zookeeperServers") or None
             self._root = self._root or told.get("ledgersRootPath") or None
@@ -156,8 +234,10 @@ class Questions:
         names = [name for name in names if name not in brokers]
 
         async def ask(name: str) -> None:
-            admin = Admin(f"http://{self._members.get(name, name)}", timeout_s=_QUICK_S)
-            ready = await _readiness(admin, "/readyz", "/admin/v2/brokers/health")
+            admin = self._admin_of(name, _QUICK_S)
+            ready: Answer[str] = Unknown(_NO_HTTPS)
+            if admin is not None:
+                ready = await _readiness(admin, "/readyz", "/admin/v2/brokers/health")
             brokers[name].ready = ready
             if isinstance(ready, Unknown):
                 brokers[name].version = brokers[name].loaded = ready
@@ -169,14 +249,16 @@ class Questions:
         return [name for name in names if brokers[name].answers]
 
     async def _ask_broker(self, name: str, said: BrokerAnswers) -> None:
-        where = self._members.get(name, name)
-        quick = Admin(f"http://{where}", timeout_s=_QUICK_S)
+        quick, patient = self._admin_of(name, _QUICK_S), self._admin_of(name)
+        if quick is None or patient is None:
+            said.version = said.loaded = Unknown(_NO_HTTPS)
+            return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._ask_version, quick, said)
-            nursery.start_soon(self._ask_loaded, Admin(f"http://{where}"), said)
+            nursery.start_soon(self._ask_loaded, patient, said)
 
     async def _ask_version(self, admin: Admin, said: BrokerAnswers) -> None:
-        version = await _answer(lambda: admin.call("GET", "/admin/v2/brokers/version"))
+        version = await self._answer(lambda: admin.call("GET", "/admin/v2/brokers/version"))
         said.version = version if isinstance(version, Unknown) else str(version).strip()
 
     async def _ask_loaded(self, admin: Admin, said: BrokerAnswers) -> None:
@@ -192,7 +274,7 @@ class Questions:
                 for topic, stats in topics.items()
             }
 
-        said.loaded = await _answer(ask)
+        said.loaded = await self._answer(ask)
 
     async def _ask_quorums(self, admin: Admin) -> None:
         async def ask() -> tuple[int, int] | None:
@@ -200,13 +282,13 @@ class Questions:
             found = {name: int(count) for name, count in _QUORUM.findall(str(settings["quorums"]))}
             return (found["write"], found["ack"]) if len(found) == 2 else None
 
-        self.answers.quorums = await _answer(ask)
+        self.answers.quorums = await self._answer(ask)
 
     async def _ask_sinks(self, admin: Admin) -> None:
         async def ask() -> list[Sink]:
             return [_sink(each) for each in await admin.call("GET", _REST_SINKS)]
 
-        found = self.answers.sinks = await _answer(ask)
+        found = self.answers.sinks = await self._answer(ask)
         if not isinstance(found, Unknown):
             await self._stored.wait()
             since = self._since
@@ -218,8 +300,8 @@ class Questions:
         """Ask since when subscriptions without consumers are behind, where nobody has asked yet."""
         where: dict[str, Admin] = {}
         for name, said in sorted(self.answers.brokers.items()):
-            if not isinstance(said.loaded, Unknown):
-                admin = Admin(f"http://{self._members.get(name, name)}")
+            admin = self._admin_of(name)
+            if admin is not None and not isinstance(said.loaded, Unknown):
                 where |= {topic: admin for topic, stats in said.loaded.items() if needs_age(stats)}
         await self._ask_stats(where, "backlogs", advance)
 
@@ -245,7 +327,7 @@ class Questions:
             name = TopicName.parse(topic)
             path = f"/admin/v2/{name.domain}/{name.namespace}/{name.encoded}/stats"
             try:
-                asked[topic] = await _answer(
+                asked[topic] = await self._answer(
                     lambda: where[topic].call("GET", path), may_be_gone=True
                 )
             except NotFoundError:
@@ -259,7 +341,7 @@ class Questions:
         async def list_all() -> list[str]:
             return [n for tenant in await admin.tenants() for n in await admin.namespaces(tenant)]
 
-        names = await _answer(list_all)
+        names = await self._answer(list_all)
         if isinstance(names, Unknown):
             self.answers.namespaces = names
             return
@@ -270,7 +352,7 @@ class Questions:
 
         async def ask(name: str) -> None:
             try:
-                found[name] = await _answer(partial(_namespace, admin, name), may_be_gone=True)
+                found[name] = await self._answer(partial(_namespace, admin, name), may_be_gone=True)
             except NotFoundError:
                 del found[name]  # deleted since it was listed
 
@@ -295,8 +377,7 @@ class Questions:
             if self._zookeeper is None or self._root is None:
                 await self._rest_asked.wait()
             if self._zookeeper is None:
-                why = "its address is not known, because no broker told it"
-                self._store_unknown(Unknown(why))
+                self._store_unknown(Unknown(self._store_why))
                 return
             try:
                 async with open_zookeeper(
@@ -415,17 +496,22 @@ async def _answer(
     ask: Callable[[], Awaitable[Any]],
     *,
     may_be_gone: bool = False,
+    denials: set[str] | None = None,
 ) -> Any:  # noqa: ANN401  JSON, mostly
     """Return the answer, or why there is none.
 
-    With `may_be_gone`, raise NotFoundError if the question was about an object that is gone.
+    With `may_be_gone`, raise NotFoundError if the question was about an object that is gone.  The
+    reason is added to `denials` if the broker refuses to answer this role.
     """
     try:
         return await ask()
     except _ERRORS as error:
         if may_be_gone and isinstance(error, NotFoundError):
             raise
-        return Unknown(_words(error))
+        unknown = Unknown(_words(error))
+        if denials is not None and isinstance(error, AdminError) and error.status in _DENIED:
+            denials.add(unknown.why)
+        return unknown
     except _MALFORMED as error:
         return Unknown(f"the answer makes no sense ({type(error).__name__}: {error})")
 
@@ -474,14 +560,16 @@ async def _namespace(admin: Admin, name: str) -> Namespace:
     return Namespace(frozenset(topics), minutes, megabytes)
 
 
-async def _members(store: MetadataStore) -> dict[str, str]:
+async def _members(store: MetadataStore) -> dict[str, Member]:
     """Return the registered brokers with the HTTP addresses that they announce."""
-    found: dict[str, str] = {}
+    found: dict[str, Member] = {}
     for name in await store.get_children(_BROKERS) or []:
         record = await store.get(f"{_BROKERS}/{name}")
         if record is not None:
-            url = _object(record.value).get("webServiceUrl")
-            found[name] = (urlsplit(url).netloc if isinstance(url, str) else "") or name
+            said = _object(record.value)
+            urls = [said.get(key) for key in ("webServiceUrl", "webServiceUrlTls")]
+            http, https = (urlsplit(url).netloc if isinstance(url, str) else "" for url in urls)
+            found[name] = Member(http or (name if not https else ""), https)
     return found
 
 

@@ -39,6 +39,8 @@ _COMMANDS = {
     "broker": LazyCommand("broker", "Run one broker."),
     "tokens": LazyCommand("tokens", "Make keys and tokens; show and check tokens."),
     "certificates": LazyCommand("certificates", "Make an authority and certificates; show them."),
+    "permissions": LazyCommand("permissions", "Grant, revoke and list the rights of roles."),
+    "context": LazyCommand("context", "Keep clusters by name, with the files of credentials."),
     "completion": LazyCommand("completion", "Write a script for completion in a shell."),
     "version": LazyCommand("version", "Show the version."),
 }
@@ -48,7 +50,8 @@ _COMMANDS = {
 _VARIABLES = frozenset(
     (
         *("DAYBOOK_DIR", "DAYBOOK_SERVICE_URL", "DAYBOOK_ADMIN_URL", "DAYBOOK_ZOOKEEPER"),
-        *("DAYBOOK_TOKEN", "DAYBOOK_TOKEN_FILE"),
+        *("DAYBOOK_CONTEXT", "DAYBOOK_TOKEN", "DAYBOOK_TOKEN_FILE"),
+        *("DAYBOOK_BASIC_USER", "DAYBOOK_BASIC_PASSWORD_FILE"),
         *("DAYBOOK_TLS_TRUSTED", "DAYBOOK_TLS_CERTIFICATE", "DAYBOOK_TLS_KEY"),
         "DAYBOOK_TLS_VERIFY_HOST",
         *("DAYBOOK_MAVEN_URL", "DAYBOOK_BENCH_DIR"),

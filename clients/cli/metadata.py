@@ -15,6 +15,7 @@ from daybook.bookie.errors import (
 )
 from daybook.bookie.registry.instance import check_binding, read_binding, root_instance_id
 from daybook.bookie.registry.paths import LedgerPaths
+from daybook.clients.cli.chosen import context_note
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import other_instance_allowed
 from daybook.clients.cli.progress import Waiting, report_waiting
@@ -131,6 +132,7 @@ def _say(error: Exception, zookeeper: str) -> str | None:
                 f"No ZooKeeper answers at {zookeeper}{why}: start a cluster with"
                 " `daybook standalone` (`daybook local start zookeeper` if only ZooKeeper is down),"
                 " or say where yours is with --zookeeper or DAYBOOK_ZOOKEEPER."
+                f"{context_note(zookeeper)}"
             )
         case LayoutError():
             return f"{error}: say where ledgers are with --ledgers-root."

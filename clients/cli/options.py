@@ -1,28 +1,36 @@
 """Options that several commands share.
 
-A command takes an address from the first of these: the option, its environment variable, the
-cluster in the directory that DAYBOOK_DIR names, the cluster in ./daybook-data.  If none of them is
-set, it tries the usual ports of this machine.  It never tries them if the user named a cluster in
-some way: an empty or wrong DAYBOOK_DIR is an error, and so is DAYBOOK_SERVICE_URL without the
-address that the command needs.  With the address of a secure cluster's directory come its
-credentials (`directory_keys`).
+A command takes an address from the first of these: the option, the context that `--context` names,
+its environment variable, the cluster in the directory that DAYBOOK_DIR names, the context that
+DAYBOOK_CONTEXT names or that is in use, the cluster in ./daybook-data.  If none of them is set, it
+tries the usual ports of this machine.  It never tries them if the user named a cluster in some way:
+an empty or wrong DAYBOOK_DIR is an error, and so is DAYBOOK_SERVICE_URL without the address that
+the command needs.
 """
 
 import os
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from daybook.clients.cli.credentials import token_options
+from daybook.clients.cli.chosen import (
+    address,
+    chosen,
+    context_of,
+    context_option,
+    instead_of_variable,
+)
+from daybook.clients.cli.credentials import credential_options, given_credentials
+from daybook.clients.cli.directory_keys import directory_keys, note_keys
 from daybook.clients.cli.errors import UserError
 
 if TYPE_CHECKING:
     from daybook.clients.cli.directory import Saved
+    from daybook.clients.python.credentials import PasswordFile
     from daybook.clients.python.tls import TlsOptions
 
 DEFAULT_DIRECTORY = "daybook-data"
@@ -54,7 +62,6 @@ def intended_cluster(variable: str, option: str) -> "Saved | None":
     must never reach another one.
     """
     from daybook.clients.cli.directory import Directory
-    from daybook.clients.cli.directory_keys import note_keys
 
     _check_not_empty(variable)
     _check_not_empty(_DIR)
@@ -84,7 +91,35 @@ def _check_not_empty(variable: str) -> None:
         raise UserError(f"{variable} is set, and empty: give it a value, or unset it.")
 
 
+def names_cluster() -> bool:
+    """Return True if a variable says which cluster is meant."""
+    return _DIR in os.environ or any(os.environ.get(each) for each in _PLACES)
+
+
+def _in_context(field: str, variable: str, option: str, *others: str) -> str | None:
+    """Return the address in the context of the command, if it counts and there is one.
+
+    Without `--context`, the variables that name a cluster go before a context.
+    """
+    found = chosen()
+    if found is None:
+        return None
+    if not found.typed:
+        _check_not_empty(variable)
+        if _DIR in os.environ and found.named:
+            raise UserError(
+                f"{_DIR} and DAYBOOK_CONTEXT name two clusters: unset one of them, or choose with"
+                " --context."
+            )
+        if names_cluster():
+            return None
+    return address(field, option, others)
+
+
 def _service_url() -> str:
+    found = _in_context("service_url", "DAYBOOK_SERVICE_URL", "--service-url", "admin_url")
+    if found is not None:
+        return found
     saved = intended_cluster("DAYBOOK_SERVICE_URL", "--service-url")
     if saved is None:
         return SERVICE_URL
@@ -93,6 +128,9 @@ def _service_url() -> str:
 
 def intended_admin_url() -> str:
     """Return the URL of the admin REST if the user gave none.  Raise `UserError` as above."""
+    found = _in_context("admin_url", "DAYBOOK_ADMIN_URL", "--admin-url", "service_url")
+    if found is not None:
+        return found
     saved = intended_cluster("DAYBOOK_ADMIN_URL", "--admin-url")
     if saved is None:
         return ADMIN_URL
@@ -101,6 +139,9 @@ def intended_admin_url() -> str:
 
 def intended_zookeeper() -> str:
     """Return HOST:PORT,... of ZooKeeper if the user gave none.  Raise `UserError` as above."""
+    found = _in_context("zookeeper", "DAYBOOK_ZOOKEEPER", "--zookeeper")
+    if found is not None:
+        return found
     saved = intended_cluster("DAYBOOK_ZOOKEEPER", "--zookeeper")
     return ZOOKEEPER if saved is None else zookeeper_of(saved)
 
@@ -117,7 +158,7 @@ def _directory() -> str:
 
 def shown_default(usual: str) -> str:
     """Return how `--help` describes where an address comes from; `usual` is the last resort."""
-    return f"the cluster in {DEFAULT_DIRECTORY}, else {usual}"
+    return f"the context in use, else the cluster in {DEFAULT_DIRECTORY}, else {usual}"
 
 
 def output_option(function: Function) -> Function:
@@ -155,8 +196,10 @@ def _tls_option(function: Function) -> Function:
 
     def note(context: click.Context, parameter: click.Parameter, value: object) -> None:
         assert parameter.name is not None
-        context.meta.setdefault(_TLS, {})[parameter.name.removeprefix("tls_")] = value
-        if context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE:
+        source = context.get_parameter_source(parameter.name)
+        if source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
+            context.meta.setdefault(_TLS, {})[parameter.name.removeprefix("tls_")] = value
+        if source is ParameterSource.COMMANDLINE:
             context.meta[_TLS_GIVEN] = parameter.opts[0]
 
     def file_option(name: str, help_: str) -> Callable[[Function], Function]:
@@ -186,20 +229,19 @@ def _tls_option(function: Function) -> Function:
     return trusted(certificate(key(verify(function))))
 
 
-def tls_options(url: str) -> "TlsOptions | None":
+def tls_options(url: str, origin: str | None = None) -> "TlsOptions | None":
     """Return the TLS of the running command for a URL; None for a URL without TLS.
 
-    Raise `UserError` if the user gave an option of TLS for a URL without it.
+    `origin` is the address of the brokers that told the URL, if the user did not give it.  Raise
+    `UserError` if the user gave an option of TLS for a URL without it.
     """
-    from daybook.clients.cli.directory_keys import directory_keys
     from daybook.clients.python.tls import TlsOptions, is_encrypted
 
     context = click.get_current_context(silent=True)
     meta = {} if context is None else context.meta
     if is_encrypted(url):
-        options = TlsOptions(**meta.get(_TLS, {}))
-        keys = directory_keys() if options.trusted is None else None
-        return options if keys is None else replace(options, trusted=keys.trusted)
+        of_cluster = {**_tls_of_directory(origin or url), **_tls_of_context(origin or url)}
+        return TlsOptions(**{**of_cluster, **meta.get(_TLS, {})})
     if _TLS_GIVEN in meta:
         raise UserError(
             f"{meta[_TLS_GIVEN]} is for brokers with TLS, and {url} is without: begin the URL with"
@@ -208,10 +250,53 @@ def tls_options(url: str) -> "TlsOptions | None":
     return None
 
 
+def _tls_of_directory(url: str) -> dict[str, Any]:
+    keys = directory_keys(url)
+    return {} if keys is None else {"trusted": keys.trusted}
+
+
+def _tls_of_context(url: str) -> dict[str, Any]:
+    found = context_of(url)
+    if found is None:
+        return {}
+    own = found.context
+    return {
+        "trusted": own.tls_trusted,
+        "certificate": own.tls_certificate,
+        "key": own.tls_key,
+        "verify_host": own.tls_verify_host,
+    }
+
+
+class ClientArguments(TypedDict):
+    """The arguments of a client that say whom it trusts, and who it is."""
+
+    tls: "TlsOptions | None"
+    token: str | None
+    basic: "PasswordFile | None"
+
+
+def client_arguments(url: str, told: str | None = None) -> ClientArguments:
+    """Return the TLS and the credentials of the running command for the brokers at a URL.
+
+    `told` is the address of one of them, as the brokers at `url` have told it.  Raise UserError,
+    and TlsError if that address leads out of TLS.
+    """
+    from daybook.clients.python.errors import TlsError
+    from daybook.clients.python.tls import is_encrypted
+
+    if told is not None and is_encrypted(url) and not is_encrypted(told):
+        raise TlsError(
+            f"a broker has told the address {told}, which is without TLS: it is not used"
+        )
+    token, basic = given_credentials(url)
+    return {"tls": tls_options(told or url, url), "token": token, "basic": basic}
+
+
 def service_url_option(function: Function) -> Function:
-    """Add `--service-url`, and the options of TLS."""
+    """Add `--service-url`, `--context`, the credentials and the options of TLS."""
     refused = _instead("--admin-url", "--service-url pulsar://HOST:PORT")
-    return refused(_service_url_option(_security_options(function)))
+    return refused(_service_url_option(security_options(function)))
 
 
 def _service_url_option(function: Function) -> Function:
@@ -222,24 +307,26 @@ def _service_url_option(function: Function) -> Function:
         show_envvar=True,
         envvar="DAYBOOK_SERVICE_URL",
         metavar="URL",
+        callback=instead_of_variable("service_url"),
         help="The brokers: pulsar://HOST:PORT,HOST:PORT,... (with TLS: pulsar+ssl://)",
     )
     return option(function)
 
 
 def admin_url_option(function: Function) -> Function:
-    """Add `--admin-url`, and the options of TLS."""
+    """Add `--admin-url`, `--context`, the credentials and the options of TLS."""
     refused = _instead("--service-url", "--admin-url http://HOST:PORT")
-    return refused(_admin_url_option(_security_options(function)))
+    return refused(_admin_url_option(security_options(function)))
 
 
 def cluster_options(function: Function) -> Function:
-    """Add `--service-url`, `--admin-url`, TLS and the token, for a command that needs both."""
-    return _service_url_option(_admin_url_option(_security_options(function)))
+    """Add `--service-url`, `--admin-url` and what belongs to them, for a command with both."""
+    return _service_url_option(_admin_url_option(security_options(function)))
 
 
-def _security_options(function: Function) -> Function:
-    return _tls_option(token_options(function))
+def security_options(function: Function) -> Function:
+    """Add `--context`, the credentials and the options of TLS."""
+    return context_option(credential_options(_tls_option(function)))
 
 
 def _admin_url_option(function: Function) -> Function:
@@ -250,6 +337,7 @@ def _admin_url_option(function: Function) -> Function:
         show_envvar=True,
         envvar="DAYBOOK_ADMIN_URL",
         metavar="URL",
+        callback=instead_of_variable("admin_url"),
         help="The HTTP ports of the brokers: http://HOST:PORT,HOST:PORT,... (with TLS: https://)",
     )
     return option(function)
@@ -322,8 +410,15 @@ def other_instance_allowed() -> bool:
     return context is not None and bool(context.meta.get(_OTHER_INSTANCE))
 
 
+def _check_zookeeper(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> str | None:
+    found = instead_of_variable("zookeeper")(context, parameter, value)
+    return check_zookeeper(context, parameter, found)
+
+
 def zookeeper_options(function: Function) -> Function:
-    """Add `--zookeeper` and `--ledgers-root` (or `--root`), as `zookeeper` and `root`."""
+    """Add `--zookeeper`, `--context` and `--ledgers-root` (or `--root`), as `zookeeper`, `root`."""
     zookeeper = click.option(
         "--zookeeper",
         default=intended_zookeeper,
@@ -331,7 +426,7 @@ def zookeeper_options(function: Function) -> Function:
         show_envvar=True,
         envvar="DAYBOOK_ZOOKEEPER",
         metavar="HOST:PORT,...",
-        callback=check_zookeeper,
+        callback=_check_zookeeper,
         help="The addresses of ZooKeeper.",
     )
     root = click.option(
@@ -344,4 +439,4 @@ def zookeeper_options(function: Function) -> Function:
         callback=check_root,
         help="The path of the ledgers in ZooKeeper.",
     )
-    return zookeeper(root(function))
+    return zookeeper(root(context_option(function)))

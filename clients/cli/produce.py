@@ -26,9 +26,8 @@ from daybook.clients.cli.broker_client import (
     error_sentence,
     parse_topic,
 )
-from daybook.clients.cli.credentials import given_token
 from daybook.clients.cli.errors import UserError
-from daybook.clients.cli.options import service_url_option, tls_options
+from daybook.clients.cli.options import client_arguments, service_url_option
 from daybook.clients.cli.output import counted
 from daybook.clients.cli.progress import Waiting, report_waiting
 from daybook.clients.cli.run import run_async, until_signal
@@ -206,10 +205,9 @@ async def _produce(
     began = trio.current_time()
     async with connect(
         service_url,
-        token=given_token(),
         timeout_s=None,
         limits=LIMITS,
-        tls=tls_options(service_url),
+        **client_arguments(service_url),
     ) as client:
         received = await until_signal(partial(_send_all, client, options, source, tally))
         if received is not None:

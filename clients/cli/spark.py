@@ -10,7 +10,7 @@ import click
 
 from daybook.clients.cli.broker_client import LIMITS, error_sentence
 from daybook.clients.cli.errors import UserError
-from daybook.clients.cli.options import Function
+from daybook.clients.cli.options import Function, client_arguments
 from daybook.clients.cli.run import run_async, until_signal
 from daybook.clients.python.connect import FIRST_CONTACT_S, connect
 from daybook.clients.python.errors import UnavailableError
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from daybook.clients.python.tls import TlsOptions
+    from daybook.clients.spark.credential_options import QueryCredentials
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _CONTACT_S = FIRST_CONTACT_S
@@ -79,15 +80,24 @@ def open_spark(name: str, settings: Mapping[str, str]) -> "Generator[SparkSessio
             raise
 
 
-def check_cluster(service_url: str, option: str, tls: "TlsOptions | None") -> None:
-    """Raise UserError if no broker answers in the time of a first contact.
+def check_cluster(
+    service_url: str, option: str, tls: "TlsOptions | None", who: "QueryCredentials"
+) -> None:
+    """Raise UserError if no broker answers in the time of a first contact, or lets nobody in.
 
     Spark takes half a minute to start, so a command asks before.  `option` sets the address.
     """
 
     async def ask() -> None:
         try:
-            async with connect(service_url, timeout_s=_CONTACT_S, limits=LIMITS, tls=tls):
+            async with connect(
+                service_url,
+                timeout_s=_CONTACT_S,
+                limits=LIMITS,
+                tls=tls,
+                token=who.token,
+                basic=who.basic,
+            ):
                 pass
         except UnavailableError as error:
             raise UnavailableError(without_advice(error)) from None
@@ -159,3 +169,11 @@ def _held_signals() -> Generator[None]:
             signal.signal(number, handler)
     if received:
         signal.raise_signal(received[0])
+
+
+def query_security(url: str) -> "tuple[TlsOptions | None, QueryCredentials]":
+    """Return the TLS and the credentials of the running command, as a query takes them."""
+    from daybook.clients.spark.credential_options import QueryCredentials
+
+    found = client_arguments(url)
+    return found["tls"], QueryCredentials(found["token"], found["basic"])

@@ -16,7 +16,6 @@ from daybook.clients.cli.options import (
     OutputFormat,
     cluster_options,
     output_option,
-    tls_options,
 )
 from daybook.clients.cli.output import write_record, write_rows
 from daybook.clients.cli.pictures import picture_option
@@ -24,6 +23,7 @@ from daybook.clients.cli.spark import (
     check_cluster,
     ended_by_signals,
     open_spark,
+    query_security,
     spark_installed,
     spark_option,
     without_advice,
@@ -42,6 +42,7 @@ from daybook.clients.pipelines.spec import (
 if TYPE_CHECKING:
     from daybook.clients.pipelines.run import Stop
     from daybook.clients.python.tls import TlsOptions
+    from daybook.clients.spark.credential_options import QueryCredentials
 
 _LISTED = ("topic", "partition", "from", "to", "behind")
 _KAFKA = "kafka://"
@@ -63,6 +64,13 @@ def _copy_options(function: Function) -> Function:
             metavar="URL",
             help="Where TOPIC is: pulsar://HOST:PORT,... of another cluster, or"
             " kafka://HOST:PORT,... [default: the cluster of TARGET]",
+        ),
+        click.option(
+            "--source-token-file",
+            type=click.Path(path_type=Path, dir_okay=False),
+            metavar="FILE",
+            help="With --source-url: a file with the token for that cluster. It is shown no other"
+            " credentials.",
         ),
         click.option(
             "--starting",
@@ -122,7 +130,7 @@ def run(
     It goes on where its last run has ended.  Ctrl-C ends it after the batch under way.
     """
     with _sentences():
-        cluster = Cluster(service_url, admin_url, tls_options(service_url))
+        cluster = Cluster(service_url, admin_url, *query_security(service_url))
         pipeline = read_pipeline(file, cluster)
     if not is_remote({**pipeline.spark, **settings}):  # The driver may see other brokers.
         _check_clusters(pipeline, f"--service-url, or with service.url in {file}")
@@ -159,6 +167,7 @@ def _copy(
     target: str,
     checkpoint: str,
     source_url: str | None,
+    source_token_file: Path | None,
     starting: str,
     partition_by: str,
     rows_per_batch: int,
@@ -168,12 +177,15 @@ def _copy(
     service_url: str,
     admin_url: str,
 ) -> None:
+    if source_token_file is not None and source_url is None:
+        raise UserError("--source-token-file needs --source-url: else --token-file is for both.")
     with _sentences():
         pipeline = copy_pipeline(
             _copy_source(source_url or service_url, topic),
             target,
-            Cluster(service_url, admin_url, tls_options(service_url)),
+            Cluster(service_url, admin_url, *query_security(service_url)),
             checkpoint,
+            source_token_file=source_token_file,
             name=name,
             same_partitions=partition_by == "source",
             starting=starting,
@@ -190,21 +202,26 @@ def _copy(
 
 def _check_clusters(pipeline: Pipeline, source_option: str) -> None:
     """Raise UserError if no broker answers: that of the target, or that of a Daybook source."""
-    target, tls = _brokers(pipeline.sink)
+    target = _brokers(pipeline.sink)
     if pipeline.source_format == "daybook":
-        source, tls_of_source = _brokers(pipeline.source)
+        url, tls, who = source = _brokers(pipeline.source)
         if source != target:
-            check_cluster(source, source_option, tls_of_source)
-    check_cluster(target, "--service-url", tls)
+            check_cluster(url, source_option, tls, who)
+    url, tls, who = target
+    check_cluster(url, "--service-url", tls, who)
 
 
-def _brokers(options: Mapping[str, str]) -> tuple[str, "TlsOptions | None"]:
-    """Return the address among options, whose names may have any case, and its TLS."""
+def _brokers(
+    options: Mapping[str, str],
+) -> tuple[str, "TlsOptions | None", "QueryCredentials"]:
+    """Return the address among options, whose names may have any case, and what belongs to it."""
+    from daybook.clients.spark.credential_options import parse_credentials
     from daybook.clients.spark.tls_options import parse_tls
 
     given = {name.lower(): value for name, value in options.items()}
     with _sentences():
-        return given["service.url"], parse_tls(given, given["service.url"])
+        url = given["service.url"]
+        return url, parse_tls(given, url), parse_credentials(given)
 
 
 def _copy_source(url: str, topic: str) -> CopySource:

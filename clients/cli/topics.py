@@ -15,9 +15,13 @@ from daybook.clients.cli import topic_admin
 from daybook.clients.cli.admin_request import ask_admin as _ask
 from daybook.clients.cli.broker_client import LIMITS, check_reachable, parse_namespace, parse_topic
 from daybook.clients.cli.confirm import confirm, yes_option
-from daybook.clients.cli.credentials import given_token
 from daybook.clients.cli.errors import UserError
-from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option, tls_options
+from daybook.clients.cli.options import (
+    OutputFormat,
+    admin_url_option,
+    client_arguments,
+    output_option,
+)
 from daybook.clients.cli.output import counted, write_record, write_rows
 from daybook.clients.cli.subscription_stats import subscription_type
 from daybook.clients.cli.topic_backlog import COMMANDS
@@ -28,6 +32,7 @@ from daybook.clients.python.admin import Admin
 from daybook.clients.python.connect import connect
 from daybook.clients.python.errors import AdminError, BrokerError
 from daybook.clients.python.reader import OffsetRange
+from daybook.clients.python.tls import is_encrypted
 from daybook.wire.topics import TopicName
 
 _Offsets: TypeAlias = Mapping[int, OffsetRange]  # by partition; -1: the topic has no partitions
@@ -153,7 +158,7 @@ def stats(name: str, admin_url: str, output: OutputFormat) -> None:
     if output == "json":
         write_record(_ask(admin_url, lambda admin: admin.stats(topic)), output)
         return
-    found, held = _ask(admin_url, lambda admin: _stats_and_offsets(admin, topic))
+    found, held = _ask(admin_url, lambda admin: _stats_and_offsets(admin, admin_url, topic))
     write_record(_summary(topic, found, held), output)
     if len(held) > 1:
         click.echo()
@@ -326,7 +331,9 @@ def compact(name: str, wait: bool, admin_url: str, output: OutputFormat) -> None
     write_record({"topic": topic, "status": state["status"]}, output)
 
 
-async def _stats_and_offsets(admin: Admin, topic: str) -> tuple[dict[str, Any], _Offsets]:
+async def _stats_and_offsets(
+    admin: Admin, admin_url: str, topic: str
+) -> tuple[dict[str, Any], _Offsets]:
     found: dict[str, Any] = await admin.stats(topic)
     # Only partitions that have statistics: asking a partition that was never used would create it.
     partitions = [TopicName.parse(name) for name in found.get("partitions", {})]
@@ -334,9 +341,10 @@ async def _stats_and_offsets(admin: Admin, topic: str) -> tuple[dict[str, Any], 
     # The admin REST counts entries, not messages: the offsets come from the broker's own protocol.
     with suppress(BrokerError, ValueError), trio.move_on_after(_OFFSETS_S):
         where: Mapping[str, Any] = await admin.lookup(names[0].full)
-        url = str(where.get("brokerUrl") or where.get("brokerUrlTls"))
+        urls = [where.get("brokerUrl"), where.get("brokerUrlTls")]
+        url = str(next(filter(None, reversed(urls) if is_encrypted(admin_url) else urls)))
         await check_reachable(url)
-        async with connect(url, token=given_token(), limits=LIMITS, tls=tls_options(url)) as client:
+        async with connect(url, limits=LIMITS, **client_arguments(admin_url, url)) as client:
             return found, {name.partition: await client.offsets(name.full) for name in names}
     return found, {}
 

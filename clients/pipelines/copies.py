@@ -7,6 +7,7 @@ from daybook.clients.python import blocking
 from daybook.clients.python.arguments import topic_name
 from daybook.clients.python.errors import ConflictError, TopicNotFoundError
 from daybook.clients.python.tls import TlsOptions
+from daybook.clients.spark.credential_options import QueryCredentials, parse_credentials
 from daybook.clients.spark.tls_options import parse_tls
 
 
@@ -46,7 +47,10 @@ def prepare_target(pipeline: Pipeline, *, same_partitions: bool) -> str:
 
 def _partitions(options: Mapping[str, str], topic: str) -> int | None:
     """Return the number of partitions; 0 for a topic without, None if it does not exist."""
-    with blocking.connect(options["service.url"], tls=_tls(options)) as client:
+    tls, who = _security(options)
+    with blocking.connect(
+        options["service.url"], tls=tls, token=who.token, basic=who.basic
+    ) as client:
         try:
             return client.partitions(topic, create=False)
         except TopicNotFoundError:
@@ -54,7 +58,10 @@ def _partitions(options: Mapping[str, str], topic: str) -> int | None:
 
 
 def _create(pipeline: Pipeline, target: str, partitions: int) -> int:
-    with blocking.connect_admin(pipeline.sink["admin.url"], tls=_tls(pipeline.sink)) as admin:
+    tls, who = _security(pipeline.sink)
+    with blocking.connect_admin(
+        pipeline.sink["admin.url"], tls=tls, token=who.token, basic=who.basic
+    ) as admin:
         try:
             admin.create_topic(target, partitions=partitions)
         except ConflictError:  # Somebody has created it meanwhile.
@@ -63,6 +70,6 @@ def _create(pipeline: Pipeline, target: str, partitions: int) -> int:
     return partitions
 
 
-def _tls(options: Mapping[str, str]) -> TlsOptions | None:
+def _security(options: Mapping[str, str]) -> tuple[TlsOptions | None, QueryCredentials]:
     given = {name.lower(): value for name, value in options.items()}
-    return parse_tls(given, options["service.url"])
+    return parse_tls(given, options["service.url"]), parse_credentials(given)

@@ -17,6 +17,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from daybook.clients.python.tls import TlsOptions
+    from daybook.clients.spark.credential_options import QueryCredentials
 
 SourceFormat: TypeAlias = Literal["daybook", "kafka"]
 RecordFormat: TypeAlias = Literal["json", "avro"]
@@ -97,6 +98,7 @@ class Cluster:
     service_url: str
     admin_url: str
     tls: "TlsOptions | None" = None  # for URLs with TLS
+    credentials: "QueryCredentials | None" = None  # for these URLs alone
 
 
 def read_pipeline(path: Path, cluster: Cluster) -> Pipeline:
@@ -147,8 +149,11 @@ def copy_pipeline(
     starting: str = "earliest",
     rows_per_batch: int = ROWS_PER_BATCH,
     spark: Mapping[str, str] | None = None,
+    source_token_file: Path | None = None,
 ) -> Pipeline:
     """Return the pipeline that copies a topic to the topic `target` of `cluster`, exactly once.
+
+    The credentials of `cluster` are shown to no other one: `source_token_file` is for the source.
 
     With `same_partitions` each message goes to the partition with the number of its own, and else
     to the partition of its key.  Raise SpecError for a name that no sink can have.
@@ -160,6 +165,10 @@ def copy_pipeline(
         options = {"service.url": source.address, "topic": source.topic}
         if source.address.startswith("pulsar+ssl:"):
             options |= _tls_of(cluster)
+        if source_token_file is not None:
+            options["token.file"] = str(source_token_file.absolute())
+        elif source.address == cluster.service_url:
+            options |= _credentials_of(cluster)
     options |= {"startingOffsets": starting, _OPTION_ROWS: str(rows_per_batch)}
     named = name or f"copy-{_short(source.topic)}-to-{_short(target)}"
     if not _NAME.fullmatch(named):
@@ -256,7 +265,7 @@ def _checked(file: _File, path: Path, cluster: Cluster) -> Pipeline:
         raise _WrongError(("checkpoint",), "it is empty: name a directory")
     if "spark" in file.spark or any(name.startswith("spark.") for name in file.spark):
         raise _WrongError(("spark",), "leave 'spark.' away: master = 'local[2]', for example")
-    source_format, source = _source(file.source, cluster)
+    source_format, source = _source(file.source, cluster, path.parent)
     _check_duration(("every",), file.every)
     parse = None if file.parse is None else _parse(file.parse, path.parent)
     time = _time(file)
@@ -272,7 +281,7 @@ def _checked(file: _File, path: Path, cluster: Cluster) -> Pipeline:
         checkpoint=absolute(file.checkpoint, path.parent),
         source_format=source_format,
         source=source,
-        sink=_sink(file, cluster),
+        sink=_sink(file, cluster, path.parent),
         parse=parse,
         where=file.where,
         time=time,
@@ -285,12 +294,14 @@ def _checked(file: _File, path: Path, cluster: Cluster) -> Pipeline:
     )
 
 
-def _source(table: Mapping[str, Any], cluster: Cluster) -> tuple[SourceFormat, dict[str, str]]:
+def _source(
+    table: Mapping[str, Any], cluster: Cluster, base: Path
+) -> tuple[SourceFormat, dict[str, str]]:
     given = dict(table)
     format_ = given.pop("format", "daybook")
     if format_ not in ("daybook", "kafka"):
         raise _WrongError(("source", "format"), f"{format_!r} is neither 'daybook' nor 'kafka'")
-    options = _flat(given, ("source",))
+    options = _with_paths(_flat(given, ("source",)), base)
     names = {name.lower() for name in options}
     for name in _OF_THE_PIPELINE:
         if name.lower() in names:
@@ -301,7 +312,7 @@ def _source(table: Mapping[str, Any], cluster: Cluster) -> tuple[SourceFormat, d
         options[_OPTION_ROWS] = str(ROWS_PER_BATCH)
     if format_ == "daybook":
         if "service.url" not in names:
-            options |= {"service.url": cluster.service_url, **_tls_of(cluster)}
+            options |= _of_cluster(options, cluster)
         _check_source(options, _flat(given, ("source",)))
     elif "kafka.bootstrap.servers" not in names:
         raise _WrongError(("source",), "add kafka.bootstrap.servers = 'HOST:PORT'")
@@ -319,11 +330,11 @@ def _check_source(options: Mapping[str, str], given: Collection[str]) -> None:
         raise _WrongError(("source", *_option_in(str(error), given)), f"{error}") from None
 
 
-def _sink(file: _File, cluster: Cluster) -> dict[str, str]:
+def _sink(file: _File, cluster: Cluster, base: Path) -> dict[str, str]:
     given = dict(file.sink)
     if given.pop("format", "daybook") != "daybook":
         raise _WrongError(("sink", "format"), "a pipeline writes to a topic: leave it away")
-    options = _flat(given, ("sink",))
+    options = _with_paths(_flat(given, ("sink",)), base)
     for name in _SINK_OF_THE_PIPELINE:
         if name.lower() in {each.lower() for each in options}:
             raise _WrongError(("sink", name), "the pipeline chooses it: leave it away")
@@ -332,6 +343,7 @@ def _sink(file: _File, cluster: Cluster) -> dict[str, str]:
     # The queries add options of their own, so each option has one spelling.
     spelling = {name.lower(): name for name in SINK_NAMES}
     own = {spelling.get(name.lower(), name): value for name, value in options.items()}
+    _check_one_cluster(own)
     options = _sink_options(own, cluster)
     if file.columns is None and (file.parse or file.window) is not None:
         options.setdefault("valueFormat", "json")
@@ -348,10 +360,50 @@ def _tls_of(cluster: Cluster) -> dict[str, str]:
     return spark_options(cluster.tls)
 
 
+def _credentials_of(cluster: Cluster) -> dict[str, str]:
+    from daybook.clients.spark.credential_options import credential_options
+
+    return {} if cluster.credentials is None else credential_options(cluster.credentials)
+
+
+def _with_paths(options: dict[str, str], base: Path) -> dict[str, str]:
+    """Return options whose files of credentials have absolute paths."""
+    from daybook.clients.spark.credential_options import FILE_NAMES
+
+    return {
+        name: str((base / value).absolute()) if name.lower() in FILE_NAMES else value
+        for name, value in options.items()
+    }
+
+
+def _check_one_cluster(sink: Mapping[str, str]) -> None:
+    """Raise an error for a sink whose credentials would be shown to the cluster of the command."""
+    once = sink.get("semantics", "exactly-once") == "exactly-once"
+    if once and _has_credentials(sink) and ("service.url" in sink) != ("admin.url" in sink):
+        raise _WrongError(
+            ("sink",), "with credentials of its own, it needs both service.url and admin.url"
+        )
+
+
+def _has_credentials(options: Mapping[str, str]) -> bool:
+    from daybook.clients.spark.credential_options import CREDENTIAL_NAMES
+
+    return not {name.lower() for name in options}.isdisjoint(CREDENTIAL_NAMES)
+
+
+def _of_cluster(options: Mapping[str, str], cluster: Cluster) -> dict[str, str]:
+    """Return the address of the cluster, its TLS, and its credentials.
+
+    They are not for a table that has its own ones, or another admin URL.
+    """
+    other = _has_credentials(options) or "admin.url" in options
+    credentials = {} if other else _credentials_of(cluster)
+    return {"service.url": cluster.service_url, **_tls_of(cluster), **credentials}
+
+
 def _sink_options(options: Mapping[str, str], cluster: Cluster) -> dict[str, str]:
     """Return the options of the sink: exactly once, unless they say something else."""
-    tls = {} if "service.url" in options else _tls_of(cluster)
-    made = {"service.url": cluster.service_url, **tls, **options}
+    made = {**({} if "service.url" in options else _of_cluster(options, cluster)), **options}
     if made.setdefault("semantics", "exactly-once") == "exactly-once":
         made.setdefault("admin.url", cluster.admin_url)
     return made

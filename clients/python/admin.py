@@ -10,15 +10,16 @@ doubt; only GET requests are sent again.  Answers are Pulsar's JSON, as Python o
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random, SystemRandom
 from typing import Any, TypeAlias, cast
 from urllib.parse import urlencode, urlsplit
 
 import trio
 
+from daybook.clients.python.admin_rights import AdminRights, namespace_path, topic_path
 from daybook.clients.python.arguments import check_url, topic_name
-from daybook.clients.python.credentials import Credentials, Token
+from daybook.clients.python.credentials import Basic, Credentials, Token
 from daybook.clients.python.errors import (
     AdminError,
     AdminInDoubtError,
@@ -38,7 +39,7 @@ from daybook.clients.python.tls import TlsOptions, is_encrypted, network_for
 from daybook.wire.errors import ConnectionLostError as StreamLostError
 from daybook.wire.messages.registry import signed
 from daybook.wire.tcp import TcpNetwork
-from daybook.wire.topics import TopicName, url_encode
+from daybook.wire.topics import url_encode
 from daybook.wire.transport import Network
 
 Json: TypeAlias = Any
@@ -51,7 +52,7 @@ _NOT_FOUND = 404
 _REDIRECTS = (301, 302, 307, 308)
 
 
-class Admin:
+class Admin(AdminRights):
     """`admin_url` names brokers: `http://host:port`, or several hosts with commas between.
 
     `https://host:port` is for TLS, and `tls` says whom the client trusts.
@@ -62,7 +63,7 @@ class Admin:
         admin_url: str,
         *,
         token: Token | None = None,
-        basic: str | None = None,
+        basic: Basic | None = None,
         tls: TlsOptions | None = None,
         network: Network | None = None,
         rng: Random | None = None,
@@ -83,8 +84,10 @@ class Admin:
     async def tenants(self) -> list[str]:
         return _texts(await self._get("/admin/v2/tenants"))
 
-    async def create_tenant(self, tenant: str, clusters: list[str]) -> None:
-        body = {"adminRoles": [], "allowedClusters": clusters}
+    async def create_tenant(
+        self, tenant: str, clusters: list[str], admins: Sequence[str] = ()
+    ) -> None:
+        body = {"adminRoles": list(admins), "allowedClusters": clusters}
         await self._do("PUT", f"/admin/v2/tenants/{url_encode(tenant)}", body)
 
     async def delete_tenant(self, tenant: str) -> None:
@@ -97,22 +100,22 @@ class Admin:
         return _texts(await self._get(f"/admin/v2/namespaces/{url_encode(tenant)}"))
 
     async def create_namespace(self, namespace: str) -> None:
-        await self._do("PUT", f"/admin/v2/namespaces/{_namespace(namespace)}")
+        await self._do("PUT", f"/admin/v2/namespaces/{namespace_path(namespace)}")
 
     async def delete_namespace(self, namespace: str, *, force: bool = False) -> None:
         """Delete a namespace; with `force`, its topics and their messages, too."""
-        path = f"/admin/v2/namespaces/{_namespace(namespace)}"
+        path = f"/admin/v2/namespaces/{namespace_path(namespace)}"
         await self._do("DELETE", path, query={"force": True} if force else None)
 
     async def policies(self, namespace: str) -> Json:
-        return await self._get(f"/admin/v2/namespaces/{_namespace(namespace)}")
+        return await self._get(f"/admin/v2/namespaces/{namespace_path(namespace)}")
 
     async def policy(self, namespace: str, name: str) -> Json:
         """Return what a namespace says about a policy; None if it says nothing.
 
         `name` is that of Pulsar's admin REST, such as `messageTTL`.
         """
-        return await self._get(f"/admin/v2/namespaces/{_namespace(namespace)}/{name}")
+        return await self._get(f"/admin/v2/namespaces/{namespace_path(namespace)}/{name}")
 
     async def set_policy(
         self, namespace: str, name: str, value: Json, *, kind: str | None = None
@@ -121,18 +124,18 @@ class Admin:
 
         `value` is the JSON that Pulsar's admin REST takes.  `kind` is the type of a backlog quota.
         """
-        path = f"/admin/v2/namespaces/{_namespace(namespace)}/{name}"
+        path = f"/admin/v2/namespaces/{namespace_path(namespace)}/{name}"
         await self._set_policy(path, value, kind)
 
     async def topic_policy(self, topic: str, name: str, *, applied: bool = False) -> Json:
         """Return what a topic itself says about a policy, or with `applied` what counts for it."""
-        return await self._get(f"{_path(topic)}/{name}", {"applied": applied})
+        return await self._get(f"{topic_path(topic)}/{name}", {"applied": applied})
 
     async def set_topic_policy(
         self, topic: str, name: str, value: Json, *, kind: str | None = None
     ) -> None:
         """Set a policy of a topic and all its partitions, like `set_policy`."""
-        await self._set_policy(f"{_path(topic)}/{name}", value, kind)
+        await self._set_policy(f"{topic_path(topic)}/{name}", value, kind)
 
     async def _set_policy(self, path: str, value: Json, kind: str | None) -> None:
         target = path if kind is None else f"{path}?backlogQuotaType={kind}"
@@ -141,21 +144,21 @@ class Admin:
     async def set_retention(self, namespace: str, *, minutes: int, megabytes: int) -> None:
         """Set how long acknowledged messages are kept; -1 keeps them forever."""
         body = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}
-        await self._do("POST", f"/admin/v2/namespaces/{_namespace(namespace)}/retention", body)
+        await self._do("POST", f"/admin/v2/namespaces/{namespace_path(namespace)}/retention", body)
 
     async def set_deduplication(self, namespace: str, enabled: bool | None) -> None:
         """Store each message once in the topics of a namespace, even if it is sent again.
 
         None leaves it to the setting of the brokers.
         """
-        path = f"/admin/v2/namespaces/{_namespace(namespace)}/deduplication"
+        path = f"/admin/v2/namespaces/{namespace_path(namespace)}/deduplication"
         await (self._do("DELETE", path) if enabled is None else self._do("POST", path, enabled))
 
     async def bundles(self, namespace: str) -> Json:
-        return await self._get(f"/admin/v2/namespaces/{_namespace(namespace)}/bundles")
+        return await self._get(f"/admin/v2/namespaces/{namespace_path(namespace)}/bundles")
 
     async def unload_namespace(self, namespace: str) -> None:
-        await self._do("PUT", f"/admin/v2/namespaces/{_namespace(namespace)}/unload")
+        await self._do("PUT", f"/admin/v2/namespaces/{namespace_path(namespace)}/unload")
 
     # -- topics
 
@@ -173,65 +176,71 @@ class Admin:
         With `persistent` False, return those of the topics that store nothing and are in use.
         """
         domain = "persistent" if persistent else "non-persistent"
-        path = f"/admin/v2/{domain}/{_namespace(namespace)}"
+        path = f"/admin/v2/{domain}/{namespace_path(namespace)}"
         page = {"after": after, "limit": str(limit or "")}
         query = urlencode({name: value for name, value in page.items() if value})
         return _texts(await self._get(f"{path}?{query}" if query else path))
 
     async def partitioned_topics(self, namespace: str = "public/default") -> list[str]:
-        return _texts(await self._get(f"/admin/v2/persistent/{_namespace(namespace)}/partitioned"))
+        return _texts(
+            await self._get(f"/admin/v2/persistent/{namespace_path(namespace)}/partitioned")
+        )
 
     async def create_topic(
         self, topic: str, *, partitions: int = 0, properties: dict[str, str] | None = None
     ) -> None:
         """Create a topic; with `partitions`, a partitioned one."""
         if not partitions:
-            await self._do("PUT", _path(topic), properties)
+            await self._do("PUT", topic_path(topic), properties)
         elif properties:
             new = {"partitions": partitions, "properties": properties}
-            await self._do("PUT", f"{_path(topic)}/partitions", new)
+            await self._do("PUT", f"{topic_path(topic)}/partitions", new)
         else:
-            await self._do("PUT", f"{_path(topic)}/partitions", partitions)
+            await self._do("PUT", f"{topic_path(topic)}/partitions", partitions)
 
     async def topic_properties(self, topic: str) -> dict[str, str]:
-        return cast("dict[str, str]", await self._get(f"{_path(topic)}/properties"))
+        return cast("dict[str, str]", await self._get(f"{topic_path(topic)}/properties"))
 
     async def set_topic_properties(self, topic: str, properties: dict[str, str]) -> None:
         """Set properties of a topic; those with other names stay."""
-        await self._do("PUT", f"{_path(topic)}/properties", properties)
+        await self._do("PUT", f"{topic_path(topic)}/properties", properties)
 
     async def remove_topic_property(self, topic: str, name: str) -> None:
         """Remove a property of a topic, if it is there."""
         query = urlencode({"key": name})
-        await self._do("DELETE", f"{_path(topic)}/properties?{query}")
+        await self._do("DELETE", f"{topic_path(topic)}/properties?{query}")
 
     async def partitions(self, topic: str) -> int:
         """Return the number of partitions of a topic; 0 if it is not partitioned."""
-        return _integer(await self._get(f"{_path(topic)}/partitions"), "partitions")
+        return _integer(await self._get(f"{topic_path(topic)}/partitions"), "partitions")
 
     async def add_partitions(self, topic: str, partitions: int) -> None:
         """Raise the number of partitions of a partitioned topic to `partitions`."""
-        await self._do("POST", f"{_path(topic)}/partitions", partitions)
+        await self._do("POST", f"{topic_path(topic)}/partitions", partitions)
 
     async def delete_topic(self, topic: str, *, force: bool = False) -> None:
         """Delete a topic; with `force`, even if it has producers and subscriptions."""
-        path = f"{_path(topic)}/partitions" if await self.partitions(topic) else _path(topic)
+        path = (
+            f"{topic_path(topic)}/partitions" if await self.partitions(topic) else topic_path(topic)
+        )
         await self._do("DELETE", path, query={"force": force})
 
     async def unload_topic(self, topic: str) -> None:
         """Have the broker close a topic; it is opened again when a client uses it."""
-        await self._do("PUT", f"{_path(topic)}/unload")
+        await self._do("PUT", f"{topic_path(topic)}/unload")
 
     async def deduplication(self, topic: str) -> bool:
         """Return True if a topic stores each message once, even if it is sent again."""
-        return await self._get(f"{_path(topic)}/deduplicationEnabled", {"applied": True}) is True
+        return (
+            await self._get(f"{topic_path(topic)}/deduplicationEnabled", {"applied": True}) is True
+        )
 
     async def set_topic_deduplication(self, topic: str, enabled: bool | None) -> None:
         """Override, for one topic, what its namespace says about deduplication.
 
         None leaves it to the namespace.  Producers and consumers of the topic attach again.
         """
-        path = f"{_path(topic)}/deduplicationEnabled"
+        path = f"{topic_path(topic)}/deduplicationEnabled"
         await (self._do("DELETE", path) if enabled is None else self._do("POST", path, enabled))
 
     async def compact(self, topic: str) -> None:
@@ -239,55 +248,55 @@ class Admin:
 
         Raise ConflictError if one is under way.
         """
-        await self._do("PUT", f"{_path(topic)}/compaction")
+        await self._do("PUT", f"{topic_path(topic)}/compaction")
 
     async def compaction(self, topic: str) -> Json:
         """Return the state of the last compaction: its `status`, and its `lastError` if it failed.
 
         The status is NOT_RUN, RUNNING, SUCCESS or ERROR.
         """
-        return await self._get(f"{_path(topic)}/compaction")
+        return await self._get(f"{topic_path(topic)}/compaction")
 
     async def terminate_topic(self, topic: str) -> MessageId:
         """Have a topic take no messages any more; return the id of its last message."""
-        return _message_id(await self._do("POST", f"{_path(topic)}/terminate"))
+        return _message_id(await self._do("POST", f"{topic_path(topic)}/terminate"))
 
     async def stats(self, topic: str) -> Json:
         """Return the statistics of a topic; for a partitioned one the sum, and `partitions`."""
         if await self._is_partitioned(topic):
             query = {"perPartition": True}
-            return await self._get(f"{_path(topic)}/partitioned-stats", query)
-        return await self._get(f"{_path(topic)}/stats")
+            return await self._get(f"{topic_path(topic)}/partitioned-stats", query)
+        return await self._get(f"{topic_path(topic)}/stats")
 
     async def internal_stats(self, topic: str) -> Json:
         """Return the ledgers and cursors of a topic."""
         if await self._is_partitioned(topic):
-            return await self._get(f"{_path(topic)}/partitioned-internalStats")
-        return await self._get(f"{_path(topic)}/internalStats")
+            return await self._get(f"{topic_path(topic)}/partitioned-internalStats")
+        return await self._get(f"{topic_path(topic)}/internalStats")
 
     async def last_message_id(self, topic: str) -> MessageId:
-        return _message_id(await self._get(f"{_path(topic)}/lastMessageId"))
+        return _message_id(await self._get(f"{topic_path(topic)}/lastMessageId"))
 
     async def message_id_at(self, topic: str, publish_time_ms: int) -> MessageId:
         """Return the first message that was published at a time or later; the end if none was."""
-        return _message_id(await self._get(f"{_path(topic)}/messageid/{publish_time_ms}"))
+        return _message_id(await self._get(f"{topic_path(topic)}/messageid/{publish_time_ms}"))
 
     async def message_id_of_offset(self, topic: str, offset: int) -> MessageId:
         """Return the message with an offset.  Raise NotFoundError if the topic has none."""
         query = urlencode({"index": offset})
-        return _message_id(await self._get(f"{_path(topic)}/getMessageIdByIndex?{query}"))
+        return _message_id(await self._get(f"{topic_path(topic)}/getMessageIdByIndex?{query}"))
 
     async def lookup(self, topic: str) -> Json:
         """Return the URLs of the broker that serves a topic."""
         name = topic_name(topic)
         return await self._get(
-            f"/lookup/v2/topic/{name.domain}/{_namespace(name.namespace)}/{name.encoded}"
+            f"/lookup/v2/topic/{name.domain}/{namespace_path(name.namespace)}/{name.encoded}"
         )
 
     # -- subscriptions
 
     async def subscriptions(self, topic: str) -> list[str]:
-        return _texts(await self._get(f"{_path(topic)}/subscriptions"))
+        return _texts(await self._get(f"{topic_path(topic)}/subscriptions"))
 
     async def create_subscription(
         self, topic: str, subscription: str, *, start: MessageId | str = LATEST
@@ -356,11 +365,11 @@ class Admin:
         """Return the entry with that number, from 1, from the end of a topic or its beginning."""
         end = "earliest" if from_earliest else "latest"
         query = urlencode({"initialPosition": end, "messagePosition": number})
-        return await self._entry(f"{_path(topic)}/examinemessage?{query}", topic)
+        return await self._entry(f"{topic_path(topic)}/examinemessage?{query}", topic)
 
     async def stored_entry(self, topic: str, ledger_id: int, entry_id: int) -> StoredEntry:
         """Return an entry of a topic.  Raise NotFoundError if the topic has none."""
-        return await self._entry(f"{_path(topic)}/ledger/{ledger_id}/entry/{entry_id}", topic)
+        return await self._entry(f"{topic_path(topic)}/ledger/{ledger_id}/entry/{entry_id}", topic)
 
     async def _entry(self, target: str, topic: str) -> StoredEntry:
         response = await self._request("GET", target, None)
@@ -379,15 +388,15 @@ class Admin:
 
     async def truncate_topic(self, topic: str) -> None:
         """Acknowledge everything for all subscriptions of a topic, and drop what is stored."""
-        await self._do("DELETE", f"{_path(topic)}/truncate")
+        await self._do("DELETE", f"{topic_path(topic)}/truncate")
 
     async def trim_topic(self, topic: str) -> None:
         """Drop what neither subscriptions nor retention need, without waiting for the broker."""
-        await self._do("POST", f"{_path(topic)}/trim")
+        await self._do("POST", f"{topic_path(topic)}/trim")
 
     async def explain_topic(self, topic: str) -> Json:
         """Return what a topic is doing at its broker.  The question does not load the topic."""
-        return await self._get(f"{_path(topic)}/explain")
+        return await self._get(f"{topic_path(topic)}/explain")
 
     async def explain_subscription(self, topic: str, subscription: str) -> Json:
         """Return why a subscription delivers nothing now: a summary, and all blockers."""
@@ -443,7 +452,11 @@ class Admin:
         await self._get("/admin/v2/brokers/health")
 
     async def call(
-        self, method: str, path: str, body: Json = None, query: dict[str, bool | str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Json = None,
+        query: Mapping[str, bool | str] | None = None,
     ) -> Json:
         """Return the JSON of any other request of the REST, such as `GET`, `/admin/v2/brokers`."""
         return await self._do(method, path, body, query)
@@ -602,23 +615,14 @@ def parse_admin_url(url: str) -> list[tuple[str, int]]:
     return addresses
 
 
-def _namespace(namespace: str) -> str:
-    return "/".join(url_encode(part) for part in namespace.split("/"))
-
-
 def _schemas(topic: str) -> str:
     """Return the path of the schemas of a topic."""
     name = topic_name(topic)
     return f"/admin/v2/schemas/{name.namespace}/{name.encoded}"
 
 
-def _path(topic: str | TopicName) -> str:
-    name = topic_name(topic) if isinstance(topic, str) else topic
-    return f"/admin/v2/{name.domain}/{_namespace(name.namespace)}/{name.encoded}"
-
-
 def _subscription(topic: str, subscription: str) -> str:
-    return f"{_path(topic)}/subscription/{url_encode(subscription)}"
+    return f"{topic_path(topic)}/subscription/{url_encode(subscription)}"
 
 
 def _place(start: MessageId | str) -> Json:

@@ -40,7 +40,7 @@ from daybook.clients.python.blocking import (
     TableViewOptions,
 )
 from daybook.clients.python.consumer import Ackable
-from daybook.clients.python.credentials import Credentials, Token
+from daybook.clients.python.credentials import Basic, Credentials, Token
 from daybook.clients.python.errors import BrokerError, EndOfTopicError
 from daybook.clients.python.guest import Guest, wait_for_asyncio
 from daybook.clients.python.limits import ClientLimits
@@ -85,7 +85,7 @@ class connect:  # noqa: N801  (it is used like a function)
         service_url: str,
         *,
         token: Token | None = None,
-        basic: str | None = None,
+        basic: Basic | None = None,
         timeout_s: float | None = trio_connect.FIRST_CONTACT_S,
         limits: ClientLimits | None = None,
         tls: TlsOptions | None = None,

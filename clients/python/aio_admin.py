@@ -10,7 +10,7 @@ from types import TracebackType
 
 from daybook.clients.python import admin as trio_admin
 from daybook.clients.python.arguments import check_timeout
-from daybook.clients.python.credentials import Token
+from daybook.clients.python.credentials import Basic, Token
 from daybook.clients.python.guest import Guest
 from daybook.clients.python.http import HttpResponse
 from daybook.clients.python.tls import TlsOptions
@@ -24,7 +24,7 @@ class connect_admin:  # noqa: N801  (it is used like a function)
         admin_url: str,
         *,
         token: Token | None = None,
-        basic: str | None = None,
+        basic: Basic | None = None,
         timeout_s: float = 60.0,
         tls: TlsOptions | None = None,
     ) -> None:

@@ -43,7 +43,7 @@ from daybook.clients.python.blocking_admin import Admin, connect_admin
 from daybook.clients.python.blocking_producer import Producer
 from daybook.clients.python.blocking_table_view import TableView
 from daybook.clients.python.consumer import Ackable
-from daybook.clients.python.credentials import Credentials, Token
+from daybook.clients.python.credentials import Basic, Credentials, Token
 from daybook.clients.python.errors import BrokerError, ClosedError, EndOfTopicError, InDoubtError
 from daybook.clients.python.interceptors import ConsumerInterceptor, ProducerInterceptor
 from daybook.clients.python.limits import ClientLimits
@@ -148,7 +148,7 @@ def connect(
     service_url: str,
     *,
     token: Token | None = None,
-    basic: str | None = None,
+    basic: Basic | None = None,
     timeout_s: float | None = trio_connect.FIRST_CONTACT_S,
     limits: ClientLimits | None = None,
     tls: TlsOptions | None = None,

@@ -4,10 +4,13 @@ with daybook.blocking.connect_admin("http://localhost:8080") as admin:
     admin.create_topic("orders", partitions=4)
 """
 
+from collections.abc import Mapping, Sequence
+
 from daybook.clients.python import admin as trio_admin
 from daybook.clients.python.admin import Json
+from daybook.clients.python.admin_rights import Permissions
 from daybook.clients.python.arguments import check_timeout
-from daybook.clients.python.credentials import Token
+from daybook.clients.python.credentials import Basic, Token
 from daybook.clients.python.errors import ClosedError, InDoubtError
 from daybook.clients.python.messages import LATEST, MessageId
 from daybook.clients.python.portal import Closing, Portal, like
@@ -19,7 +22,7 @@ def connect_admin(
     admin_url: str,
     *,
     token: Token | None = None,
-    basic: str | None = None,
+    basic: Basic | None = None,
     timeout_s: float = 60.0,
     tls: TlsOptions | None = None,
 ) -> "Admin":
@@ -44,8 +47,8 @@ class Admin(Closing):
         return self._portal.call(self._admin.tenants)
 
     @like(trio_admin.Admin.create_tenant)
-    def create_tenant(self, tenant: str, clusters: list[str]) -> None:
-        self._portal.call(self._admin.create_tenant, tenant, clusters)
+    def create_tenant(self, tenant: str, clusters: list[str], admins: Sequence[str] = ()) -> None:
+        self._portal.call(self._admin.create_tenant, tenant, clusters, admins)
 
     @like(trio_admin.Admin.delete_tenant)
     def delete_tenant(self, tenant: str) -> None:
@@ -326,6 +329,54 @@ class Admin(Closing):
     def delete_schema(self, topic: str, *, force: bool = False) -> int:
         return self._portal.call(lambda: self._admin.delete_schema(topic, force=force))
 
+    # -- rights
+
+    @like(trio_admin.Admin.namespace_permissions)
+    def namespace_permissions(self, namespace: str) -> Permissions:
+        return self._portal.call(self._admin.namespace_permissions, namespace)
+
+    @like(trio_admin.Admin.grant_on_namespace)
+    def grant_on_namespace(self, namespace: str, role: str, actions: Sequence[str]) -> None:
+        self._portal.call(self._admin.grant_on_namespace, namespace, role, actions)
+
+    @like(trio_admin.Admin.revoke_on_namespace)
+    def revoke_on_namespace(self, namespace: str, role: str) -> None:
+        self._portal.call(self._admin.revoke_on_namespace, namespace, role)
+
+    @like(trio_admin.Admin.topic_permissions)
+    def topic_permissions(self, topic: str) -> Permissions:
+        return self._portal.call(self._admin.topic_permissions, topic)
+
+    @like(trio_admin.Admin.grant_on_topic)
+    def grant_on_topic(self, topic: str, role: str, actions: Sequence[str]) -> None:
+        self._portal.call(self._admin.grant_on_topic, topic, role, actions)
+
+    @like(trio_admin.Admin.revoke_on_topic)
+    def revoke_on_topic(self, topic: str, role: str) -> None:
+        self._portal.call(self._admin.revoke_on_topic, topic, role)
+
+    @like(trio_admin.Admin.subscription_permissions)
+    def subscription_permissions(self, namespace: str) -> Permissions:
+        return self._portal.call(self._admin.subscription_permissions, namespace)
+
+    @like(trio_admin.Admin.grant_on_subscription)
+    def grant_on_subscription(
+        self, namespace: str, subscription: str, roles: Sequence[str]
+    ) -> None:
+        self._portal.call(self._admin.grant_on_subscription, namespace, subscription, roles)
+
+    @like(trio_admin.Admin.revoke_on_subscription)
+    def revoke_on_subscription(self, namespace: str, subscription: str, role: str) -> None:
+        self._portal.call(self._admin.revoke_on_subscription, namespace, subscription, role)
+
+    @like(trio_admin.Admin.tenant_admins)
+    def tenant_admins(self, tenant: str) -> list[str]:
+        return self._portal.call(self._admin.tenant_admins, tenant)
+
+    @like(trio_admin.Admin.set_tenant_admins)
+    def set_tenant_admins(self, tenant: str, roles: Sequence[str]) -> None:
+        self._portal.call(self._admin.set_tenant_admins, tenant, roles)
+
     @like(trio_admin.Admin.brokers)
     def brokers(self) -> list[str]:
         return self._portal.call(self._admin.brokers)
@@ -336,7 +387,11 @@ class Admin(Closing):
 
     @like(trio_admin.Admin.call)
     def call(
-        self, method: str, path: str, body: Json = None, query: dict[str, bool | str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Json = None,
+        query: Mapping[str, bool | str] | None = None,
     ) -> Json:
         return self._portal.call(self._admin.call, method, path, body, query)
 

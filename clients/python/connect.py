@@ -27,7 +27,7 @@ import trio
 
 from daybook.clients.python.arguments import check_timeout, check_url
 from daybook.clients.python.client import Client
-from daybook.clients.python.credentials import Credentials, Token
+from daybook.clients.python.credentials import Basic, Credentials, Token
 from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.tls import TlsOptions, network_for
 from daybook.wire.clock import SystemClock, WallClock
@@ -66,7 +66,7 @@ class connect:  # noqa: N801  (it is used like a function)
         service_url: str,
         *,
         token: Token | None = None,
-        basic: str | None = None,
+        basic: Basic | None = None,
         timeout_s: float | None = FIRST_CONTACT_S,
         limits: ClientLimits | None = None,
         tls: TlsOptions | None = None,

@@ -19,6 +19,7 @@ import trio
 
 from daybook.clients.python.admin import check_response, parse_admin_url
 from daybook.clients.python.arguments import check_url
+from daybook.clients.python.credentials import NOBODY, Basic, Credentials, Token
 from daybook.clients.python.errors import (
     AdminError,
     AdminInDoubtError,
@@ -98,13 +99,21 @@ class Committed:
 class StagingAttempt:
     """The staging of one task.  Any error ends it."""
 
-    def __init__(self, network: Network, name: str, answer: Json, timeout_s: float) -> None:
+    def __init__(
+        self,
+        network: Network,
+        name: str,
+        answer: Json,
+        timeout_s: float,
+        credentials: Credentials = NOBODY,
+    ) -> None:
         self.attempt: str = answer["attempt"]
         self.ledger_id: int = answer["ledgerId"]
         self.entries = 0
         self._network = network
         ((self._host, self._port),) = parse_admin_url(answer["url"])
         self._timeout_s = timeout_s
+        self._credentials = credentials
         self._path = f"{_ROOT}/{url_encode(name)}/attempts/{url_encode(self.attempt)}"
 
     async def append(self, topic: str, entries: Iterable[bytes]) -> None:
@@ -145,12 +154,22 @@ class StagingAttempt:
 
     async def _call(self, method: str, target: str, body: bytes | None) -> Json:
         return await _exchange(
-            self._network, self._host, self._port, method, target, body, self._timeout_s
+            self._network,
+            self._host,
+            self._port,
+            method,
+            target,
+            body,
+            timeout_s=self._timeout_s,
+            credentials=self._credentials,
         )
 
 
 class SinkRequests:
-    """`admin_url` names brokers: `http://host:port`, or several hosts with commas between."""
+    """`admin_url` names brokers: `http://host:port`, or several hosts with commas between.
+
+    `token` or `basic` prove who the client is, as for `daybook.connect`.
+    """
 
     def __init__(
         self,
@@ -159,8 +178,11 @@ class SinkRequests:
         network: Network | None = None,
         timeout_s: float = 60.0,
         tls: TlsOptions | None = None,
+        token: Token | None = None,
+        basic: Basic | None = None,
     ) -> None:
         check_url("admin_url", admin_url)
+        self._credentials = Credentials(token, basic)
         self._addresses = parse_admin_url(admin_url)
         self._scheme = admin_url.partition("://")[0]
         self._network = network_for(admin_url, tls, network or TcpNetwork())
@@ -176,7 +198,7 @@ class SinkRequests:
             raise TlsError(
                 f"a broker stages at {answer['url']}, and this client uses {self._scheme}:// alone"
             )
-        return StagingAttempt(self._network, name, answer, self._timeout_s)
+        return StagingAttempt(self._network, name, answer, self._timeout_s, self._credentials)
 
     async def commit(
         self,
@@ -211,15 +233,19 @@ class SinkRequests:
         answer, _ = await self._repeat("POST", f"{_sink(name)}/abort", body, timeout_s)
         return list(answer["kept"])
 
-    async def roll_forward(self, name: str, *, timeout_s: float = 120.0) -> SinkState:
+    async def roll_forward(
+        self, name: str, *, timeout_s: float = 120.0, topics: Iterable[str] = ()
+    ) -> SinkState:
         """Return when the last committed batch is applied.
 
-        Raise NotAppliedError if that takes longer, or an operator has to decide.
+        `topics` are those of the last batch: a sink that has stored nothing does not know who may
+        ask for it.  Raise NotAppliedError if that takes longer, or an operator has to decide.
         """
-        deadline_s = trio.current_time() + timeout_s
+        deadline_s, topics = trio.current_time() + timeout_s, tuple(topics)
         while True:
             left_s = max(0.0, deadline_s - trio.current_time())
-            path = f"{_sink(name)}/roll-forward?waitS={min(_ROLL_S, left_s):.3f}"
+            query = [("waitS", f"{min(_ROLL_S, left_s):.3f}"), *(("topic", t) for t in topics)]
+            path = f"{_sink(name)}/roll-forward?{urlencode(query)}"
             found = _state((await self._repeat("POST", path, None, left_s + 1.0))[0])
             if found.state == _BLOCKED:
                 raise NotAppliedError(
@@ -257,7 +283,14 @@ class SinkRequests:
             index += 1
             try:
                 answer = await _exchange(
-                    self._network, host, port, method, target, data, self._timeout_s
+                    self._network,
+                    host,
+                    port,
+                    method,
+                    target,
+                    data,
+                    timeout_s=self._timeout_s,
+                    credentials=self._credentials,
                 )
             except AdminError as error:
                 if error.status != _BUSY or trio.current_time() >= deadline_s:
@@ -278,9 +311,20 @@ async def _exchange(
     method: str,
     target: str,
     body: bytes | None,
+    *,
     timeout_s: float,
+    credentials: Credentials,
 ) -> Json:
-    response = await http_request(network, host, port, method, target, body, timeout_s=timeout_s)
+    response = await http_request(
+        network,
+        host,
+        port,
+        method,
+        target,
+        body,
+        timeout_s=timeout_s,
+        authorization=credentials.header(),
+    )
     check_response(response, f"{host}:{port}")
     return json.loads(response.body) if response.body else None
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 
 import trio
 
+from daybook.clients.python.credentials import Basic, Token
 from daybook.clients.python.sink_requests import (
     Batch,
     Committed,
@@ -72,12 +73,23 @@ class Attempt:
 
 
 class SinkClient:
-    """`admin_url` names brokers: `http://host:port`, or several hosts with commas between."""
+    """`admin_url` names brokers: `http://host:port`, or several hosts with commas between.
+
+    `token` or `basic` prove who the client is, as for `daybook.connect`.
+    """
 
     def __init__(
-        self, admin_url: str, *, timeout_s: float = 60.0, tls: TlsOptions | None = None
+        self,
+        admin_url: str,
+        *,
+        timeout_s: float = 60.0,
+        tls: TlsOptions | None = None,
+        token: Token | None = None,
+        basic: Basic | None = None,
     ) -> None:
-        self._requests = SinkRequests(admin_url, timeout_s=timeout_s, tls=tls)
+        self._requests = SinkRequests(
+            admin_url, timeout_s=timeout_s, tls=tls, token=token, basic=basic
+        )
 
     def begin(self, name: str, batch: Batch) -> Attempt:
         """Begin to stage the rows of one task."""
@@ -120,12 +132,17 @@ class SinkClient:
             )
         )
 
-    def roll_forward(self, name: str, *, timeout_s: float = 120.0) -> SinkState:
+    def roll_forward(
+        self, name: str, *, timeout_s: float = 120.0, topics: Iterable[str] = ()
+    ) -> SinkState:
         """Return when the last committed batch is applied.
 
-        Raise NotAppliedError if that takes longer, or an operator has to decide.
+        `topics` are those of the batch: a sink that has stored nothing does not know who may ask
+        for it.  Raise NotAppliedError if that takes longer, or an operator has to decide.
         """
-        return trio.run(lambda: self._requests.roll_forward(name, timeout_s=timeout_s))
+        return trio.run(
+            lambda: self._requests.roll_forward(name, timeout_s=timeout_s, topics=topics)
+        )
 
     def state(self, name: str) -> SinkState:
         """Return the state of a sink.  Raise NotFoundError."""

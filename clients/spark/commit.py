@@ -40,14 +40,19 @@ def commit_staged(
             f" {len(messages) - len(found)} of its {len(messages)} tasks have no result"
         )
     if found:
-        trio.run(commit, SinkRequests(options.admin_url, tls=options.tls), options, found, batch_id)
+        trio.run(commit, _requests(options), options, found, batch_id)
 
 
 def abort_staged(options: OnceOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Abandon what the tasks of a batch have staged, unless it is committed."""
     found = staged(messages)
     if any(each.share is not None for each in found):
-        trio.run(abort, SinkRequests(options.admin_url, tls=options.tls), options, found)
+        trio.run(abort, _requests(options), options, found)
+
+
+def _requests(options: OnceOptions) -> SinkRequests:
+    who = options.credentials
+    return SinkRequests(options.admin_url, tls=options.tls, token=who.token, basic=who.basic)
 
 
 def staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
@@ -94,7 +99,7 @@ async def commit(
         if done.warning:
             _log.warning("%s", done.warning)
         try:
-            await requests.roll_forward(sink, timeout_s=left_s())
+            await requests.roll_forward(sink, timeout_s=left_s(), topics=batch.topics)
         except BrokerError as error:
             if not is_batch:
                 raise

@@ -10,6 +10,12 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast, get_args
 
 from daybook.clients.python.reader import SealedLedger
 from daybook.clients.python.tls import TlsOptions
+from daybook.clients.spark.credential_options import (
+    ANONYMOUS,
+    CREDENTIAL_NAMES,
+    QueryCredentials,
+    parse_credentials,
+)
 from daybook.clients.spark.offsets import (
     OffsetRange,
     OffsetSpec,
@@ -62,6 +68,7 @@ _NAMES = (
     "subscription",
     "outageTimeout",
     *TLS_NAMES,
+    *CREDENTIAL_NAMES,
 )
 _FOR_BATCHES = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _FOR_STREAMS = (
@@ -126,6 +133,7 @@ class SourceOptions:
     typed_columns: TypedColumns | None = None  # as the brokers know the schema
     archive: str | None = None  # the directory, with read=archive+live
     tls: TlsOptions | None = None
+    credentials: QueryCredentials = ANONYMOUS
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +163,7 @@ class ReadTask:
     files: "tuple[NamedFile, ...] | None" = None  # files of an archive that hold the whole range
     typed: TypedColumns | None = None  # the columns of each row are made of `columns`
     tls: TlsOptions | None = None
+    credentials: QueryCredentials = ANONYMOUS
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -199,6 +208,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         typed=typed,
         archive=_archive(given),
         tls=parse_tls(given, service_url),
+        credentials=parse_credentials(given),
     )
 
 
@@ -212,11 +222,13 @@ def parse_typed_options(options: Mapping[str, str]) -> TypedOptions | None:
     return _typed({name.lower(): value for name, value in options.items()})
 
 
-def parse_topics(options: Mapping[str, str]) -> tuple[str, Selection, TlsOptions | None]:
+def parse_topics(
+    options: Mapping[str, str],
+) -> tuple[str, Selection, TlsOptions | None, QueryCredentials]:
     """Parse the options that name the brokers and the topics, and how to reach them."""
     given = {name.lower(): value for name, value in options.items()}
-    service_url = _service_url(given)
-    return service_url, parse_selection(given), parse_tls(given, service_url)
+    service_url, tls = _service_url(given), parse_tls(given, _service_url(given))
+    return service_url, parse_selection(given), tls, parse_credentials(given)
 
 
 def _bounds(given: Mapping[str, str], side: str, topic: str | None) -> Bounds | None:

@@ -54,7 +54,7 @@ def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
     Raise DataLossError if an offset of the range no longer exists, UnreadableMessageError for a
     message that cannot be read, and LedgerUnreadableError.
     """
-    client = worker.client_of(task.service_url, task.patience_s, task.tls)
+    client = worker.client_of(task.service_url, task.patience_s, task.tls, task.credentials)
     try:
         yield from _TaskReader(task, client).run()
     except (BrokerError, TimeoutError):

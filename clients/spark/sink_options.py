@@ -7,6 +7,12 @@ from typing import Literal, TypeAlias, cast, get_args
 from daybook.clients.python.admin import parse_admin_url
 from daybook.clients.python.arguments import Compression, compression_type, topic_name
 from daybook.clients.python.tls import TlsOptions
+from daybook.clients.spark.credential_options import (
+    ANONYMOUS,
+    CREDENTIAL_NAMES,
+    QueryCredentials,
+    parse_credentials,
+)
 from daybook.clients.spark.option_names import unknown_option
 from daybook.clients.spark.tls_options import TLS_NAMES, parse_tls
 
@@ -21,6 +27,7 @@ SINK_NAMES = (
     "sinkName",
     "commitTimeout",
     *TLS_NAMES,
+    *CREDENTIAL_NAMES,
 )
 _CHECKPOINT = "checkpointlocation"
 _SPARKS_OWN = (_CHECKPOINT, "queryname")  # Spark hands these over with those of a stream.
@@ -37,6 +44,7 @@ class OnceOptions:
     checkpoint: str  # empty for a batch
     sink_name: str | None  # None: the name comes from the query
     tls: TlsOptions | None = None
+    credentials: QueryCredentials = ANONYMOUS
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,7 @@ class SinkOptions:
     value_format: ValueFormat = "bytes"
     once: OnceOptions | None = None  # None: at least once
     tls: TlsOptions | None = None
+    credentials: QueryCredentials = ANONYMOUS
 
 
 def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
@@ -69,14 +78,15 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
     assert compression in get_args(Compression)
     once = _once(given, checkpoint if streaming else None, wanted=semantics == _EXACTLY_ONCE)
     urls = [given["service.url"], *([] if once is None else [once.admin_url])]
-    tls = parse_tls(given, *urls)
+    tls, credentials = parse_tls(given, *urls), parse_credentials(given)
     return SinkOptions(
         given["service.url"],
         topic,
         cast("Compression", compression),
         cast("ValueFormat", _one_of(given, "valueFormat", get_args(ValueFormat))),
-        None if once is None else replace(once, tls=tls),
+        None if once is None else replace(once, tls=tls, credentials=credentials),
         tls,
+        credentials,
     )
 
 

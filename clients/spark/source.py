@@ -147,8 +147,8 @@ class DaybookDataSource(DataSource):
             from daybook.clients.python.limits import ClientLimits
             from daybook.clients.spark.topics import TopicOffsets
 
-            service_url, selection, tls = parse_topics(self.options)
-            topics = TopicOffsets(service_url, selection, ClientLimits(), tls)
+            service_url, selection, tls, credentials = parse_topics(self.options)
+            topics = TopicOffsets(service_url, selection, ClientLimits(), tls, credentials)
             try:
                 self._topic_schema = topics.schema()
             finally:
@@ -184,7 +184,13 @@ class BatchReader(DataSourceReader):
         from daybook.clients.spark.topics import TopicOffsets
 
         options = self._options
-        topics = TopicOffsets(options.service_url, options.selection, ClientLimits(), options.tls)
+        topics = TopicOffsets(
+            options.service_url,
+            options.selection,
+            ClientLimits(),
+            options.tls,
+            options.credentials,
+        )
         try:
             held = _held(options, topics.held)
             held.check_complete()
@@ -344,7 +350,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
             options = self._options
             self._topics = TopicOffsets(
-                options.service_url, options.selection, STREAM_LIMITS, options.tls
+                options.service_url,
+                options.selection,
+                STREAM_LIMITS,
+                options.tls,
+                options.credentials,
             )
         return self._topics
 
@@ -570,6 +580,7 @@ def _task(options: SourceOptions, part: OffsetRange, held: "Held") -> ReadTask:
         read_from="auto" if options.read_from == "archive+live" else options.read_from,
         typed=options.typed_columns,
         tls=options.tls,
+        credentials=options.credentials,
     )
 
 

@@ -55,8 +55,13 @@ class PlannedTopic:
         schema: Schema[Any] | None = None
         if plan.record is not None:
             schema = RecordEncoder(plan.record, plan.options.value_format).schema
+        who = plan.options.credentials
         with blocking.connect(
-            plan.options.service_url, timeout_s=None, tls=plan.options.tls
+            plan.options.service_url,
+            timeout_s=None,
+            tls=plan.options.tls,
+            token=who.token,
+            basic=who.basic,
         ) as client:
             topic = cls(name, client.partitions(name))
             with client.create_producer(topic.partition(0), schema=schema) as producer:
@@ -103,8 +108,10 @@ def stage_rows(
     async def next_rows() -> pa.RecordBatch | None:
         return await trio.to_thread.run_sync(next, batches, None)
 
+    who = once.credentials
+    url = rotated(once.admin_url, task)
     staging = Staging(
-        SinkRequests(rotated(once.admin_url, task), tls=once.tls),
+        SinkRequests(url, tls=once.tls, token=who.token, basic=who.basic),
         sink,
         batch,
         topic,

@@ -27,6 +27,7 @@ from daybook.clients.python.reader import TopicLedgers
 from daybook.clients.python.schemas.schema import SchemaInfo, SchemaVersion
 from daybook.clients.python.tls import TlsOptions
 from daybook.clients.python.topic_choice import TopicPattern
+from daybook.clients.spark.credential_options import ANONYMOUS, QueryCredentials
 from daybook.clients.spark.offsets import (
     Partition,
     PartitionValues,
@@ -77,11 +78,13 @@ class TopicOffsets:
         selection: Selection,
         limits: ClientLimits,
         tls: TlsOptions | None = None,
+        credentials: QueryCredentials = ANONYMOUS,
     ) -> None:
         self._service_url = service_url
         self._selection = selection
         self._limits = limits
         self._tls = tls
+        self._credentials = credentials
         self._client: blocking.Client | None = None
 
     @property
@@ -94,6 +97,8 @@ class TopicOffsets:
                     timeout_s=FIRST_CONTACT_S,
                     limits=self._limits,
                     tls=self._tls,
+                    token=self._credentials.token,
+                    basic=self._credentials.basic,
                 )
             except UnavailableError as error:
                 reason = str(error).partition(".  ")[0]

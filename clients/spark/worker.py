@@ -25,6 +25,7 @@ from daybook.clients import ledgers
 from daybook.clients.python import blocking
 from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.tls import TlsOptions
+from daybook.clients.spark.credential_options import ANONYMOUS, QueryCredentials
 
 _log = logging.getLogger(__name__)
 _READ_BYTES = 5 << 19
@@ -41,7 +42,7 @@ _READS = ledgers.Limits(
 _CONNECT_S = 5.0
 _AWAY_S = 60.0  # ledgers that were out of reach are not tried again for so long
 
-_Key: TypeAlias = tuple[str, str]
+_Key: TypeAlias = tuple[object, ...]
 
 
 class _Kept:
@@ -67,13 +68,26 @@ def _here() -> _Kept:
 
 
 def client_of(
-    service_url: str, patience_s: float, tls: TlsOptions | None = None
+    service_url: str,
+    patience_s: float,
+    tls: TlsOptions | None = None,
+    credentials: QueryCredentials = ANONYMOUS,
 ) -> blocking.Client:
-    """Return the client of this process that waits so long for these brokers."""
+    """Return the client of this process that waits so long for these brokers.
+
+    Queries with other credentials have other clients.
+    """
     limits = ClientLimits(operation_timeout_s=patience_s)
     client: blocking.Client = _get(
-        (f"brokers, for {patience_s:g} s, {tls}", service_url),
-        lambda: blocking.connect(service_url, timeout_s=None, limits=limits, tls=tls),
+        ("brokers", service_url, patience_s, tls, credentials),
+        lambda: blocking.connect(
+            service_url,
+            timeout_s=None,
+            limits=limits,
+            tls=tls,
+            token=credentials.token,
+            basic=credentials.basic,
+        ),
     )
     return client
 

@@ -46,7 +46,10 @@ async def _send_rows(
     encoder: RowEncoder,
     batches: Iterator[pa.RecordBatch],
 ) -> int:
-    async with connect(options.service_url, timeout_s=None, tls=options.tls) as client:
+    who = options.credentials
+    async with connect(
+        options.service_url, timeout_s=None, tls=options.tls, token=who.token, basic=who.basic
+    ) as client:
         sending = _Sending(client, options, schema)
         # The thread waits for Spark's next rows; receipts and pings are handled meanwhile.
         while (rows := await trio.to_thread.run_sync(next, batches, None)) is not None:

@@ -48,6 +48,7 @@ from daybook.clients.python.messages import Offset
 from daybook.clients.python.schemas.schema import Schema, SchemaInfo
 from daybook.clients.python.sink_requests import Batch, Share, SinkRequests
 from daybook.clients.python.tls import TlsOptions
+from daybook.clients.spark.credential_options import ANONYMOUS, QueryCredentials
 from daybook.clients.spark.offsets import full_topic_name
 from daybook.clients.spark.selection import parse_selection
 from daybook.clients.spark.topics import Held, TopicOffsets
@@ -71,6 +72,7 @@ class ReplayJob:
     compression: CompressionType = CompressionType.NONE
     with_schemas: bool = True
     tls: TlsOptions | None = None
+    credentials: QueryCredentials = ANONYMOUS
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,11 @@ def replay(
         )
     topic = full_topic_name(job.topic, "topic")
     topics = TopicOffsets(
-        job.service_url, parse_selection({"topic": job.topic}), ClientLimits(), job.tls
+        job.service_url,
+        parse_selection({"topic": job.topic}),
+        ClientLimits(),
+        job.tls,
+        job.credentials,
     )
     try:
         _create(job, topics.client, manifest, topic)
@@ -135,7 +141,10 @@ def _create(job: ReplayJob, client: blocking.Client, manifest: Manifest, topic: 
         client.partitions(topic, create=False)
     except TopicNotFoundError:
         count = len(manifest.partitions) if manifest.partitioned else 0
-        with blocking.connect_admin(job.admin_url, tls=job.tls) as admin:
+        who = job.credentials
+        with blocking.connect_admin(
+            job.admin_url, tls=job.tls, token=who.token, basic=who.basic
+        ) as admin:
             admin.create_topic(topic, partitions=count)
 
 
@@ -155,7 +164,8 @@ class _Replay:
         self._manifest = manifest
         self._topics = topics
         self._topic = topic
-        self._requests = SinkRequests(job.admin_url, tls=job.tls)
+        who = job.credentials
+        self._requests = SinkRequests(job.admin_url, tls=job.tls, token=who.token, basic=who.basic)
 
     def run(self, report: Callable[[ReplayProgress], None]) -> dict[int, ReplayedPartition]:
         held = self._held()
@@ -205,7 +215,9 @@ class _Replay:
     async def _rolled_forward(self, sink: str) -> int:
         """Return the number of the last batch, which is in the topic as a whole."""
         try:
-            state = await self._requests.roll_forward(sink, timeout_s=_COMMIT_S)
+            state = await self._requests.roll_forward(
+                sink, timeout_s=_COMMIT_S, topics=[self._topic]
+            )
         except NotFoundError:
             return _NO_BATCH
         return state.batch_id
@@ -285,6 +297,7 @@ class _Replay:
             batch,
             self._job.compression,
             self._job.tls,
+            self._job.credentials,
         )
         frame = self._spark.range(0, len(pieces), 1, len(pieces)).mapInArrow(task.run, RESULT)
         shares: dict[int, Share] = {}

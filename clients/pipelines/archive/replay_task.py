@@ -21,6 +21,7 @@ from daybook.clients.pipelines.archive.replay_plan import MARK, Mark, Piece
 from daybook.clients.python.sink_requests import Batch, SinkRequests
 from daybook.clients.python.tls import TlsOptions
 from daybook.clients.python.topic_producer import COMPRESSION_ON_THE_WIRE
+from daybook.clients.spark.credential_options import ANONYMOUS, QueryCredentials
 from daybook.clients.spark.rows import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
 from daybook.clients.spark.short_errors import each_in_one_sentence
 from daybook.clients.spark.stage import rotated
@@ -192,6 +193,7 @@ class ReplayTask:
     batch: Batch
     compression: CompressionType
     tls: TlsOptions | None = None
+    credentials: QueryCredentials = ANONYMOUS
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Stage the pieces whose indexes are in the batches; this is what `mapInArrow` calls."""
@@ -210,9 +212,13 @@ class ReplayTask:
         piece = self.pieces[index]
         encoder = EntryEncoder(self.archive, self.versions, self.compression)
         topic = self.topics[piece.partition]
-        attempt = await SinkRequests(rotated(self.admin_url, index), tls=self.tls).begin(
-            self.sink, self.batch
+        requests = SinkRequests(
+            rotated(self.admin_url, index),
+            tls=self.tls,
+            token=self.credentials.token,
+            basic=self.credentials.basic,
         )
+        attempt = await requests.begin(self.sink, self.batch)
         try:
             held: list[bytes] = []
             size = 0

@@ -35,6 +35,11 @@ from daybook.clients.pipelines.archive.write import COLUMNS, RESULT, FileWriter
 from daybook.clients.python.errors import TopicNotFoundError
 from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.tls import TlsOptions
+from daybook.clients.spark.credential_options import (
+    ANONYMOUS,
+    QueryCredentials,
+    credential_options,
+)
 from daybook.clients.spark.offsets import Partition, full_topic_name, limit
 from daybook.clients.spark.selection import parse_selection
 from daybook.clients.spark.tls_options import spark_options
@@ -51,6 +56,7 @@ class ArchiveJob:
     file_bytes: int
     rows_per_step: int
     tls: TlsOptions | None = None
+    credentials: QueryCredentials = ANONYMOUS
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +89,11 @@ def archive(
     """
     topic = full_topic_name(job.topic, "topic")
     topics = TopicOffsets(
-        job.service_url, parse_selection({"topic": job.topic}), ClientLimits(), job.tls
+        job.service_url,
+        parse_selection({"topic": job.topic}),
+        ClientLimits(),
+        job.tls,
+        job.credentials,
     )
     try:
         with open_store(job.directory) as store:
@@ -219,6 +229,7 @@ def _step(
             **{
                 "service.url": job.service_url,
                 **spark_options(job.tls),
+                **credential_options(job.credentials),
                 "topic": job.topic,
                 "columns": ",".join(COLUMNS),
                 "startingOffsets": json.dumps({str(n): each for n, each in start.items()}),

@@ -1,7 +1,7 @@
 """Every command and every path has a right; who may what: nobody, a wrong role, a right one."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Any
 
@@ -13,20 +13,21 @@ from starlette.routing import Route
 
 from daybook.broker.admin import bundles, namespaces, schemas, sinks, subscriptions, topics
 from daybook.broker.admin.access import Access
-from daybook.broker.admin.handling import Call, Endpoints, Handler
+from daybook.broker.admin.handling import Call, Endpoints, Handler, TargetsOf
 from daybook.broker.config import parse
 from daybook.broker.dispatch.consumer import Consumer
 from daybook.broker.namespaces import records
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.records import TenantInfo
 from daybook.broker.protocol import session
-from daybook.broker.security.authorization import Authorization
+from daybook.broker.security.authorization import Authorization, Resource, of_topic
 from daybook.broker.security.configured import authentication_of
-from daybook.broker.security.rights import COMMANDS, PATHS, Right
+from daybook.broker.security.rights import COMMANDS, ON_TOPICS, PATHS, Right
 from daybook.broker.topics.producer import Producer
 from daybook.wire.logging import silent_log
 from daybook.wire.metadata.memory import MemoryStore
 from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.topics import TopicName
 from tests.broker.security.test_sessions import SETTINGS, token
 from tests.broker.test_topic_watchers import Topics
 from tests.harness.broker import TOPIC, Cluster, open_broker
@@ -53,6 +54,8 @@ ALLOWED: Mapping[Right, set[str]] = {
     Right.LOOKUP: {"writer", "reader", "owner", "root"},
     Right.PRODUCE: {"writer", "owner", "root"},
     Right.CONSUME: {"reader", "owner", "root"},
+    Right.STAGE: {"writer", "owner", "root"},
+    Right.DECIDE: {"owner", "root"},
     Right.ADMIN: {"owner", "root"},
     Right.SUPER_USER: {"root"},
     Right.BROKER: {"root"},
@@ -251,21 +254,54 @@ async def answered(_: Call[Any]) -> None:
 
 
 class Stubs(Endpoints[Any]):
-    def route(self, path: str, handlers: Mapping[str, Handler[Any]]) -> Route:
-        return super().route(path, dict.fromkeys(handlers, answered))
+    def route(
+        self,
+        path: str,
+        handlers: Mapping[str, Handler[Any]],
+        targets: TargetsOf[Any] | None = None,
+    ) -> Route:
+        return super().route(path, dict.fromkeys(handlers, answered), targets)
+
+
+class OneTopic:
+    """Stands for the sinks of a broker, all of which write to one topic."""
+
+    async def targets(self, name: str, topics: Iterable[str]) -> list[Resource]:
+        del name, topics
+        return [of_topic(TopicName.parse(TOPIC))]
+
+    def targets_of_attempt(self, name: str, attempt: str) -> list[Resource]:
+        del name, attempt
+        return [of_topic(TopicName.parse(TOPIC))]
 
 
 def app(access: Access) -> Starlette:
-    endpoints = Stubs(None, 1 << 10, silent_log(), access)
+    endpoints = Stubs(OneTopic(), 1 << 10, silent_log(), access)
     modules: list[Any] = [bundles, subscriptions, namespaces, sinks, schemas, topics]
     return Starlette(routes=[route for each in modules for route in each.routes(endpoints)])
 
 
+BODY = b'{"queryId": "q", "batchId": 0, "topics": {}}'  # Requests about sinks have one.
+
+
 async def status(of: Starlette, method: str, path: str, **headers: str) -> int:
+    return await asked(of, method, path, headers)
+
+
+async def asked(
+    of: Starlette,
+    method: str,
+    path: str,
+    headers: Mapping[str, str],
+    *,
+    body: bytes = BODY,
+    query: bytes = b"",
+) -> int:
+    """Return the status of the answer."""
     sent: list[Any] = []
 
     async def receive() -> Any:
-        return {"type": "http.request", "body": b"", "more_body": False}
+        return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(message: Any) -> None:
         sent.append(message)
@@ -278,7 +314,7 @@ async def status(of: Starlette, method: str, path: str, **headers: str) -> int:
         "method": method,
         "path": path,
         "raw_path": path.encode(),
-        "query_string": b"",
+        "query_string": query,
         "headers": raw,
         "http_version": "1.1",
         "scheme": "http",
@@ -369,9 +405,15 @@ def served_paths(admits: Access) -> list[tuple[str, str]]:
     routes: set[tuple[str, str]] = set()
 
     class Collecting(Stubs):
-        def route(self, path: str, handlers: Mapping[str, Handler[Any]]) -> Route:
+        def route(
+            self,
+            path: str,
+            handlers: Mapping[str, Handler[Any]],
+            targets: TargetsOf[Any] | None = None,
+        ) -> Route:
             routes.update((method, path) for method in handlers)
-            return super().route(path, handlers)
+            assert (targets is not None) is any(PATHS[m, path] in ON_TOPICS for m in handlers)
+            return super().route(path, handlers, targets)
 
     endpoints = Collecting(None, 1 << 10, silent_log(), admits)
     modules: list[Any] = [bundles, subscriptions, namespaces, sinks, schemas, topics]

@@ -26,6 +26,13 @@ _MOMENT_S = 0.03
 Daybook = Callable[..., tuple[int, str, str]]
 
 
+@pytest.fixture(autouse=True)
+def no_contexts(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the contexts of whoever runs the tests away from them."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+    monkeypatch.delenv("DAYBOOK_CONTEXT", raising=False)
+
+
 @pytest.fixture
 def daybook(capfd: pytest.CaptureFixture[str]) -> Daybook:
     """Runs a command; returns the exit code and what it wrote to standard output and error."""

@@ -132,6 +132,42 @@ def test_a_request_that_fails_makes_only_its_checks_unknown(
     assert checks["brokers"]["verdict"] == "ok"
 
 
+SUPER_USER = "the role 'ann' lacks the right 'super user' on the cluster"
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [(403, SUPER_USER), (401, "this broker asks for credentials, and there are none")],
+)
+def test_what_a_role_may_not_ask_is_unknown_and_never_ok(
+    daybook: Daybook, rest: FakeAdmin, status: int, why: str
+) -> None:
+    """Everything but the readiness and the version of brokers needs a super user."""
+    for method, path in list(rest.answers):
+        if path not in ("/readyz", "/admin/v2/brokers/version"):
+            rest.answers[method, path] = status, {"reason": why}
+    code, checks = looked(daybook, "--token", "eyJ.secret.x")
+    assert code == 1
+    for name, check in checks.items():
+        assert check["verdict"] == "unknown", name
+        if name != "versions":
+            assert why in check["sentence"], name
+        assert "secret" not in json.dumps(check)
+    for name in set(checks) - {"versions"}:
+        assert "--token-file FILE" in checks[name]["remedy"], name
+
+
+def test_a_question_that_is_denied_makes_its_checks_unknown(
+    daybook: Daybook, rest: FakeAdmin
+) -> None:
+    rest.answers["GET", "/admin/v2/daybook/sinks"] = 403, {"reason": SUPER_USER}
+    _, checks = looked(daybook)
+    assert checks["sinks"]["verdict"] == "unknown"
+    assert SUPER_USER in checks["sinks"]["sentence"]
+    assert checks["sinks"]["remedy"] == "Run it with the token of a super user: --token-file FILE."
+    assert checks["waiting topics"]["verdict"] == "ok"
+
+
 def test_the_table_has_the_worst_first_with_the_remedy(daybook: Daybook, rest: FakeAdmin) -> None:
     rest.answers["GET", "/admin/v2/daybook/sinks"] = (
         200,

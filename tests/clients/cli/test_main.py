@@ -1,5 +1,7 @@
 """The command line as a whole: its commands, their help, and how few modules it loads."""
 
+# pyright: reportPrivateUsage=false
+
 import json
 import subprocess
 import sys
@@ -8,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from daybook.clients.cli.main import main
+from daybook.clients.cli.main import _PREFIXES, _VARIABLES, main
 from tests.clients.cli.conftest import Daybook
 
 # The interpreter and click alone load about 110.
@@ -99,3 +101,47 @@ def test_a_variable_that_no_command_knows_is_reported(
         "DAYBOOK_SERVICEURL is ignored: no command knows this variable."
         " Did you mean DAYBOOK_SERVICE_URL?\n"
     )
+
+
+def commands_of(command: click.Command, words: str = "daybook") -> dict[str, click.Command]:
+    """Return all commands below one, by their words."""
+    if not isinstance(command, click.Group):
+        return {words: command}
+    found: dict[str, click.Command] = {}
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        below = command.get_command(context, name)
+        assert below is not None
+        found |= commands_of(below, f"{words} {name}")
+    return found
+
+
+def test_every_variable_of_a_command_is_known() -> None:
+    """A variable that a command reads must not be reported as one that no command knows."""
+    read = {
+        name
+        for command in commands_of(main).values()
+        for option in command.params
+        for name in ([option.envvar] if isinstance(option.envvar, str) else option.envvar or [])
+    }
+    assert "DAYBOOK_TLS_TRUSTED" in read
+    assert {name for name in read if not name.startswith(_PREFIXES)} <= _VARIABLES
+
+
+def test_every_command_that_asks_brokers_takes_all_credentials_and_contexts() -> None:
+    security = {
+        *("context_name", "token", "token_file", "basic_user", "basic_password_file"),
+        *("tls_trusted", "tls_certificate", "tls_key", "tls_verify_host"),
+    }
+    asking = 0
+    for words, command in commands_of(main).items():
+        names = {option.name for option in command.params}
+        urls = {
+            option.name
+            for option in command.params
+            if isinstance(option, click.Option) and option.envvar and not option.hidden
+        } & {"service_url", "admin_url"}
+        if urls:
+            asking += 1
+            assert security <= names, words
+    assert asking > 50

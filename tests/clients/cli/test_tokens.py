@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from daybook.clients.cli.credentials import given_token, token_options
+from daybook.clients.cli.credentials import credential_options, given_credentials
 from daybook.clients.cli.main import main
 
 
@@ -97,16 +97,17 @@ def test_what_is_wrong_with_a_token_is_said_without_it(tmp_path: Path) -> None:
 
 
 @click.command()
-@token_options
+@credential_options
 def echo() -> None:
     """Show what a command would send."""
-    click.echo(given_token())
+    found = given_credentials("pulsar://x")
+    click.echo(found.token or (found.basic() if found.basic else "nothing"))
 
 
 def test_the_token_of_a_command(tmp_path: Path) -> None:
     file = tmp_path / "token"
     runner = CliRunner()
-    assert runner.invoke(echo, []).output == "None\n" or runner.invoke(echo, []).output == "\n"
+    assert runner.invoke(echo, []).output == "nothing\n"
     assert runner.invoke(echo, ["--token", "abc"]).output == "abc\n"
     assert runner.invoke(echo, [], env={"DAYBOOK_TOKEN": "abc"}).output == "abc\n"
     uri = f"{file.as_uri()}\n"
@@ -115,3 +116,19 @@ def test_the_token_of_a_command(tmp_path: Path) -> None:
     both = runner.invoke(echo, ["--token", "abc", "--token-file", str(file)])
     assert both.exit_code == 1
     assert "abc" not in both.output
+
+
+def test_the_password_of_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("password").write_text("secret\n")
+    given = ["--basic-user", "ann", "--basic-password-file", "password"]
+    runner = CliRunner()
+    assert runner.invoke(echo, given).output == "ann:secret\n"
+    variables = {"DAYBOOK_BASIC_USER": "ann", "DAYBOOK_BASIC_PASSWORD_FILE": "password"}
+    assert runner.invoke(echo, [], env=variables).output == "ann:secret\n"
+    for wrong in (given[:2], given[2:], [*given, "--token", "abc"], ["--basic-user", "a:b"]):
+        refused = runner.invoke(echo, wrong)
+        assert refused.exit_code == 1, wrong
+        assert "secret" not in refused.output
+        assert "abc" not in refused.output
+    assert "need each other" in runner.invoke(echo, given[:2]).output

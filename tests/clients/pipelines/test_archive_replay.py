@@ -32,6 +32,7 @@ from daybook.clients.pipelines.archive.replay_plan import (
     rows_left,
 )
 from daybook.clients.pipelines.archive.replay_task import EntryEncoder, rows_of
+from daybook.clients.spark.credential_options import ANONYMOUS
 from daybook.clients.spark.offsets import Retained
 from daybook.clients.spark.rows import BATCH_MESSAGES_MAX
 from daybook.managed_ledger.sinks.staging import applied_entry, check_staged
@@ -179,7 +180,11 @@ def test_a_step_that_moves_nothing_is_an_error(
     held = holding(Retained(0, 8, 7), Retained(0, 0, 8))
     topics: Any = SimpleNamespace(held=lambda: held, client=None)
     job: Any = SimpleNamespace(
-        admin_url="http://x:1", rows_per_step=1000, with_schemas=False, tls=None
+        admin_url="http://x:1",
+        rows_per_step=1000,
+        with_schemas=False,
+        tls=None,
+        credentials=ANONYMOUS,
     )
     run = replaying._Replay(cast("Any", None), job, ArchiveFiles(tmp_path), MANIFEST, topics, "t")
     batches = [3]

@@ -18,6 +18,7 @@ from daybook.clients.pipelines.spec import (
     parse_pipeline,
     read_pipeline,
 )
+from daybook.clients.spark.credential_options import QueryCredentials
 
 CLUSTER = Cluster("pulsar://here:6650", "http://here:8080")
 SMALL = """\
@@ -233,3 +234,61 @@ def test_a_copy_keeps_partitions_or_hashes_keys() -> None:
     assert "headers" in (kafka.columns or ())
     with pytest.raises(SpecError, match="not one word"):
         copy_pipeline(source, "copies", CLUSTER, "/state", name="two words")
+
+
+# -- credentials
+
+
+LOCKED = Cluster(
+    "pulsar://here:6650", "http://here:8080", None, QueryCredentials("file:///run/token")
+)
+
+
+def locked(text: str) -> Pipeline:
+    return parse_pipeline(text, Path("/jobs/small.toml"), LOCKED)
+
+
+def test_the_credentials_of_the_command_are_for_its_cluster() -> None:
+    made = locked(SMALL)
+    assert made.source["token.file"] == made.sink["token.file"] == "/run/token"
+    for table in ("source", "sink"):
+        urls = 'service.url = "pulsar://other:6650"\nadmin.url = "http://other"'
+        if table == "source":
+            urls = urls.partition("\n")[0]
+        other = locked(SMALL.replace(f"[{table}]", f"[{table}]\n{urls}"))
+        options = other.source if table == "source" else other.sink
+        assert not {"token", "token.file"} & set(options), "another cluster is shown no token"
+    one = locked(SMALL.replace("[sink]", '[sink]\nadmin.url = "http://other"'))
+    assert "token.file" not in one.sink
+
+
+def test_a_table_with_its_own_credentials_has_no_others() -> None:
+    own = locked(SMALL.replace("[source]", '[source]\ntoken.file = "mine.token"'))
+    assert own.source["token.file"] == "/jobs/mine.token", "a path begins at the file"
+    assert own.sink["token.file"] == "/run/token"
+    basic = 'basic.user = "ann"\nbasic.password.file = "../password"'
+    user = locked(SMALL.replace("[source]", f"[source]\n{basic}"))
+    assert "token.file" not in user.source
+    assert user.source["basic.password.file"] == "/jobs/../password"
+
+
+def test_credentials_that_would_reach_another_cluster_are_refused() -> None:
+    urls = 'service.url = "pulsar://other:6650"\ntoken.file = "/run/other"'
+    with pytest.raises(SpecError, match=r"needs both service\.url and admin\.url"):
+        locked(SMALL.replace("[sink]", f"[sink]\n{urls}"))
+    wrong = 'token = "x"\nbasic.user = "a"\nbasic.password.file = "b"'
+    with pytest.raises(SpecError, match=r"line 5: \[source\] token: .* exclude each other"):
+        locked(SMALL.replace("[source]", f"[source]\n{wrong}"))
+
+
+def test_a_copy_shows_the_other_cluster_only_its_own_token() -> None:
+    def copy(address: str, file: Path | None = None) -> Pipeline:
+        source = CopySource("daybook", address, "t")
+        return copy_pipeline(source, "u", LOCKED, "/c", source_token_file=file)
+
+    here, there = copy(LOCKED.service_url), copy("pulsar://there:6650")
+    assert here.source["token.file"] == here.sink["token.file"] == "/run/token"
+    assert "token.file" not in there.source
+    assert there.sink["token.file"] == "/run/token"
+    own = copy("pulsar://there:6650", Path("/run/there"))
+    assert (own.source["token.file"], own.sink["token.file"]) == ("/run/there", "/run/token")

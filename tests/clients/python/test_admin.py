@@ -158,7 +158,7 @@ def test_what_is_no_admin_url(url: str) -> None:
 
 def test_every_call_exists_without_trio_too() -> None:
     def names(kind: type) -> set[str]:
-        return {name for name in vars(kind) if not name.startswith("_")}
+        return {name for name in dir(kind) if not name.startswith("_")}
 
     assert names(Admin) == names(daybook.blocking.Admin) - {"close"}
 

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 import daybook
 from daybook.broker.service.lookup import LookupResult
 from daybook.clients.python.admin import Admin
-from daybook.clients.python.credentials import Credentials
+from daybook.clients.python.credentials import Credentials, PasswordFile
 from tests.broker.security.test_sessions import NOW_S, SETTINGS, token
 from tests.harness.broker import HOST, PORT, Cluster, open_broker
 
@@ -50,8 +50,39 @@ def test_what_is_sent_for_each_kind(tmp_path: Path) -> None:
     assert Credentials().header() == ""
 
 
+def test_a_password_file_is_read_anew(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    credentials = Credentials(basic=PasswordFile("ben", file))
+    for password in ("secret", " other: word "):
+        file.write_text(f"{password}\n")
+        assert (credentials.method, credentials.data()) == ("basic", f"ben:{password}".encode())
+        assert password not in repr(credentials)
+        assert password not in repr(PasswordFile("ben", file))
+    file.write_text("\n")
+    with pytest.raises(daybook.CredentialsError, match="is empty"):
+        credentials.data()
+    file.write_bytes(b"\xffsecret")
+    with pytest.raises(daybook.CredentialsError) as caught:
+        credentials.header()
+    assert "secret" not in str(caught.value)
+    file.unlink()
+    with pytest.raises(daybook.CredentialsError, match=f"{file} cannot be read: No such file"):
+        credentials.header()
+    for wrong in ("", "a:b"):
+        with pytest.raises(ValueError, match="is no user"):
+            PasswordFile(wrong, file)
+
+
+def test_a_function_returns_user_and_password() -> None:
+    assert Credentials(basic=lambda: "ben:secret").data() == b"ben:secret"
+    for wrong in (lambda: "secret", fails):
+        with pytest.raises(daybook.CredentialsError) as caught:
+            Credentials(basic=wrong).data()
+        assert "secret" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
-    ("token", "basic"), [("a", "b:c"), ("", None), (7, None), (None, "nothing")]
+    ("token", "basic"), [("a", "b:c"), ("", None), (7, None), (None, "nothing"), (None, 7)]
 )
 def test_mistakes_are_errors_before_anything_is_opened(token: Any, basic: Any) -> None:
     for make in (

@@ -128,7 +128,7 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> Iterator[Topic]:
 
         found = Topic(client, run_there)
         monkeypatch.setattr(worker, "_kept", worker._Kept())
-        monkeypatch.setattr(worker, "client_of", lambda url, patience_s, tls: found.owner)
+        monkeypatch.setattr(worker, "client_of", lambda url, patience_s, tls, who: found.owner)
         monkeypatch.setattr(worker, "ledgers_of", lambda url: client)
         monkeypatch.setattr(worker, "discard", lambda client: None)
         yield found

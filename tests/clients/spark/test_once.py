@@ -213,8 +213,11 @@ class Requests(SinkRequests):
         self.asked.append(("commit", name, batch.batch_id, others["once"]))
         return Committed(self.outcomes.pop(0), "", STATE)
 
-    async def roll_forward(self, name: str, *, timeout_s: float = 0.0) -> SinkState:
+    async def roll_forward(
+        self, name: str, *, timeout_s: float = 0.0, topics: Iterable[str] = ()
+    ) -> SinkState:
         assert 0 < timeout_s <= ONCE.commit_timeout_s
+        assert list(topics) == [TOPIC], "a sink without rows does not know who may ask for it"
         self.asked.append(("roll", name))
         return STATE
 
@@ -248,10 +251,12 @@ class Failing(Requests):
             raise self._error
         return await super().commit(name, batch, shares, **others)
 
-    async def roll_forward(self, name: str, *, timeout_s: float = 0.0) -> SinkState:
+    async def roll_forward(
+        self, name: str, *, timeout_s: float = 0.0, topics: Iterable[str] = ()
+    ) -> SinkState:
         if self._step == "roll":
             raise self._error
-        return await super().roll_forward(name, timeout_s=timeout_s)
+        return await super().roll_forward(name, timeout_s=timeout_s, topics=topics)
 
 
 @pytest.mark.parametrize(

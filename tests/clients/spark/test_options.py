@@ -2,9 +2,16 @@
 
 import pytest
 
+from daybook.clients.python.credentials import PasswordFile
 from daybook.clients.python.tls import TlsOptions
-from daybook.clients.spark.offsets import Partition
-from daybook.clients.spark.options import AtTimes, parse_options
+from daybook.clients.spark.credential_options import (
+    ANONYMOUS,
+    QueryCredentials,
+    credential_options,
+    parse_credentials,
+)
+from daybook.clients.spark.offsets import OffsetRange, Partition
+from daybook.clients.spark.options import AtTimes, ReadTask, parse_options
 from daybook.clients.spark.selection import Selection, parse_selection
 from daybook.clients.spark.tls_options import parse_tls, spark_options
 
@@ -181,3 +188,50 @@ def test_options_of_tls() -> None:
 def test_options_of_tls_that_make_no_sense(extra: dict[str, str], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         parse_options(TLS | extra, streaming=False)
+
+
+# -- credentials
+
+BASIC = {"basic.user": "ann", "basic.password.file": "/run/password"}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ANONYMOUS),
+        ({"token": " eyJ.x.y "}, QueryCredentials("eyJ.x.y")),
+        ({"token.file": "/run/my token"}, QueryCredentials("file:///run/my%20token")),
+        (BASIC, QueryCredentials(basic=PasswordFile("ann", "/run/password"))),
+    ],
+)
+def test_credentials(given: dict[str, str], expected: QueryCredentials) -> None:
+    assert parse_options(BASE | given, streaming=True).credentials == expected
+    again = credential_options(expected)
+    assert {name: value.strip() for name, value in given.items()} == again
+    assert parse_credentials(again) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"token": "x", "token.file": "/y"}, "token and token.file exclude each other"),
+        ({"token": "x", **BASIC}, "token and basic.user exclude each other"),
+        ({"basic.user": "ann"}, "need each other"),
+        ({"basic.password.file": "/x"}, "need each other"),
+        ({**BASIC, "basic.user": "a:b"}, "is no user"),
+        ({"token.file": "token"}, "not an absolute path"),
+        ({"token.file": " "}, "the option 'token.file' is empty"),
+        ({"token": ""}, "the option 'token' is empty"),
+    ],
+)
+def test_credentials_that_make_no_sense(given: dict[str, str], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        parse_options(BASE | given, streaming=False)
+
+
+def test_a_token_is_not_shown() -> None:
+    options = parse_options(BASE | {"token": "eyJ.secret.y"}, streaming=True)
+    part, who = OffsetRange(0, 1, 2, "t"), options.credentials
+    task = ReadTask("pulsar://x", "t", part, fail_on_data_loss=True, credentials=who)
+    for text in (repr(options), str(options), repr(task), str(options.credentials)):
+        assert "secret" not in text

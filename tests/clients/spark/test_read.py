@@ -89,7 +89,7 @@ def run(
         "pulsar://x", "t", OffsetRange(3, start, end), fail, on_unreadable=on_unreadable
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "client_of", lambda url, patience_s, tls: client)
+        patch.setattr(worker, "client_of", lambda url, patience_s, tls, who: client)
         batches = list(read_task(task))
     for each in batches:
         assert each.schema.equals(ARROW_SCHEMA)
@@ -176,7 +176,7 @@ def test_offsets_of_a_topic_that_was_made_anew_since_the_plan_are_not_those_of_t
     monkeypatch: pytest.MonkeyPatch, fail: bool
 ) -> None:
     client = FakeClient([numbered(0, 20)], Held(0, 20, created=9))
-    monkeypatch.setattr(worker, "client_of", lambda url, patience_s, tls: client)
+    monkeypatch.setattr(worker, "client_of", lambda url, patience_s, tls, who: client)
 
     def read(created: int | None) -> int:
         part = OffsetRange(3, 2, 10)
@@ -345,7 +345,7 @@ def test_a_long_message_is_joined_from_far_before_the_range() -> None:
 def test_a_task_whose_client_failed_discards_it(monkeypatch: pytest.MonkeyPatch) -> None:
     client = FakeClient([], Held(0, 9))
     discarded: list[object] = []
-    monkeypatch.setattr(worker, "client_of", lambda url, patience_s, tls: client)
+    monkeypatch.setattr(worker, "client_of", lambda url, patience_s, tls, who: client)
     monkeypatch.setattr(worker, "discard", discarded.append)
     with pytest.raises(TimeoutError):
         list(read_task(task_of(0, 5)))

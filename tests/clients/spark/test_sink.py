@@ -19,6 +19,7 @@ from pyspark.sql.types import (
 )
 
 from daybook.clients.python.tls import TlsOptions
+from daybook.clients.spark.credential_options import QueryCredentials
 from daybook.clients.spark.row_columns import RowColumns, row_columns
 from daybook.clients.spark.sink import StreamWriter
 from daybook.clients.spark.sink_options import SinkOptions, parse_sink_options
@@ -140,6 +141,19 @@ def test_without_pyarrow_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("daybook.clients.spark.write_plan.find_spec", lambda _: None)
     with pytest.raises(ModuleNotFoundError, match="pip install 'daybook-mq"):
         DaybookDataSource(OPTIONS).writer(schema("value string"), overwrite=False)
+
+
+def test_credentials_of_the_sink() -> None:
+    urls = {"admin.url": "http://x", "token.file": "/run/token"}
+    found = parse_sink_options({**OPTIONS, **urls, "semantics": "exactly-once"}, streaming=False)
+    assert found.credentials == QueryCredentials("file:///run/token")
+    assert found.once is not None
+    assert found.once.credentials == found.credentials
+    assert pickle.loads(pickle.dumps(found)) == found
+    hidden = parse_sink_options({**OPTIONS, "token": "eyJ.secret.x"}, streaming=False)
+    assert "secret" not in repr(hidden)
+    with pytest.raises(ValueError, match="exclude each other"):
+        parse_sink_options({**OPTIONS, "token.file": "/t", "token": "x"}, streaming=False)
 
 
 def test_tls_of_the_sink() -> None:

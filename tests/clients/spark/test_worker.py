@@ -9,11 +9,13 @@ from daybook.bookie.errors import LedgerError
 from daybook.clients import ledgers
 from daybook.clients.python import blocking
 from daybook.clients.spark import worker
+from daybook.clients.spark.credential_options import QueryCredentials
 
 
 class FakeClient:
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, token: str | None) -> None:
         self.url = url
+        self.token = token
         self.process = os.getpid()
         self.closed = 0
 
@@ -26,8 +28,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[FakeClient]:
     """Have fake clients made in a process that has none yet."""
     found: list[FakeClient] = []
 
-    def connect(url: str, **_: Any) -> FakeClient:
-        found.append(FakeClient(url))
+    def connect(url: str, token: str | None = None, **_: Any) -> FakeClient:
+        found.append(FakeClient(url, token))
         return found[-1]
 
     monkeypatch.setattr(worker, "_kept", worker._Kept())
@@ -43,6 +45,16 @@ def test_tasks_of_a_process_share_a_client(made: list[FakeClient]) -> None:
     ledgers_client: object = worker.ledgers_of("pulsar://a")
     assert ledgers_client is not first
     assert [each.url for each in made] == ["pulsar://a", "pulsar://b", "pulsar://a"]
+
+
+def test_queries_with_other_credentials_have_other_clients(made: list[FakeClient]) -> None:
+    """A client of one role must not read for the query of another one."""
+    ann, ben = (QueryCredentials(f"file:///run/{name}") for name in ("ann", "ben"))
+    of_ann = worker.client_of("pulsar://a", 60, None, ann)
+    assert worker.client_of("pulsar://a", 60, None, ann) is of_ann
+    assert worker.client_of("pulsar://a", 60, None, ben) is not of_ann
+    assert worker.client_of("pulsar://a", 60) is not of_ann
+    assert [each.token for each in made] == ["file:///run/ann", "file:///run/ben", None]
 
 
 def test_a_client_that_failed_is_closed_and_replaced(made: list[FakeClient]) -> None:

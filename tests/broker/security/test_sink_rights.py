@@ -1,0 +1,180 @@
+"""Rights about sinks: their paths name no topics, so the rights are those on what they write to."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+
+from daybook.broker.admin import sinks as routes
+from daybook.broker.admin.sink_operations import SinkOperations
+from daybook.broker.errors import NotFoundError
+from daybook.broker.namespaces import records
+from daybook.broker.security.rights import PATHS
+from daybook.managed_ledger.protocol.sink import SinkPartition, SinkRecord
+from daybook.managed_ledger.sinks.commit import Sinks
+from daybook.managed_ledger.sinks.record import encode_record, record_path
+from daybook.wire.logging import silent_log
+from daybook.wire.metadata.store import MetadataStore
+from tests.broker.security.test_rights import Stubs, access, asked, bearer, status, store_policies
+
+MINE, THEIRS = "persistent://public/default/mine", "persistent://public/default/theirs"
+ROOT = "/admin/v2/daybook/sinks"
+GRANTS = {
+    "auth_policies": {
+        "namespace_auth": {"all": ["produce"], "reader": ["consume"]},
+        "destination_auth": {MINE: {"writer": ["produce"]}},
+        "subscription_auth_roles": {},
+    }
+}
+# Requests about a batch, and those that a driver sends about a sink.
+OF_BATCHES = [("POST", "attempts"), ("POST", "commit"), ("POST", "abort")]
+OF_ATTEMPTS = [("PUT", "attempts/a"), ("DELETE", "attempts/a"), ("POST", "attempts/a/close")]
+DECISIONS = [("POST", "forget"), ("POST", "move"), ("POST", "resolve")]
+
+
+class Attempts:
+    """The attempts of one broker: one of the sink `s`."""
+
+    def __init__(self, *topics: str) -> None:
+        self._topics = topics
+
+    def topics(self, sink: str, name: str) -> list[str]:
+        if (sink, name) != ("s", "a"):
+            raise NotFoundError("this broker has no such attempt")
+        return list(self._topics)
+
+
+class World:
+    """The REST of sinks, whose handlers do nothing."""
+
+    def __init__(self, *of_attempt: str) -> None:
+        admits, self.store = access()
+        found: Any = Attempts(*of_attempt)
+        nothing: Any = None
+        sinks = Sinks(self.store, nothing, nothing, nothing)
+        parts = SinkOperations(sinks, found, nothing, nothing, lambda: True, None)
+        endpoints = Stubs(parts, 1 << 10, silent_log(), admits)
+        self.app = Starlette(routes=routes.routes(endpoints))
+
+    async def made(self) -> "World":
+        await store_policies(self.store, GRANTS)
+        return self
+
+    async def wrote_to(self, *topics: str) -> None:
+        """Let the sink `s` have written to these topics."""
+        store: MetadataStore = self.store
+        partitions = {topic: SinkPartition(1, 0, 0) for topic in topics}
+        value = encode_record(SinkRecord("id", partitions=partitions))
+        await store.create(record_path("s"), value, make_parents=True)
+
+    async def ask(
+        self, role: str, method: str, path: str, topics: Mapping[str, int] | None = None
+    ) -> int:
+        batch = {"queryId": "q", "batchId": 0, "topics": dict(topics or {})}
+        body = json.dumps(batch).encode()
+        return await asked(self.app, method, f"{ROOT}/{path}", bearer(role), body=body)
+
+
+@pytest.mark.parametrize(("method", "path"), OF_BATCHES)
+async def test_a_batch_needs_produce_on_each_of_its_topics(method: str, path: str) -> None:
+    world = await World().made()
+    mine, both = {MINE: 2}, {MINE: 2, THEIRS: 0}
+    for role, topics, expected in [
+        ("writer", mine, 204),
+        ("writer", {f"{MINE}-partition-1": 0}, 204),
+        ("writer", {"mine": 0}, 204),
+        ("writer", both, 403),
+        ("writer", {THEIRS: 0}, 403),
+        ("writer", {"persistent://other/ns/mine": 0}, 403),
+        ("writer", {}, 403),
+        ("all", both, 204),
+        ("owner", both, 204),
+        ("owner", {"persistent://other/ns/mine": 0}, 403),
+        ("reader", mine, 403),
+        ("stranger", mine, 403),
+        ("root", {}, 204),
+    ]:
+        found = await world.ask(role, method, f"s/{path}", topics)
+        assert found == expected, (role, topics)
+
+
+@pytest.mark.parametrize(("method", "path"), OF_BATCHES)
+async def test_a_batch_needs_produce_where_the_sink_has_written(method: str, path: str) -> None:
+    """Nobody takes part in the sink of others by naming a topic of their own."""
+    world = await World().made()
+    await world.wrote_to(f"{THEIRS}-partition-0")
+    assert await world.ask("writer", method, f"s/{path}", {MINE: 1}) == 403
+    assert await world.ask("all", method, f"s/{path}", {MINE: 1}) == 204
+    assert await world.ask("writer", method, f"another/{path}", {MINE: 1}) == 204
+
+
+@pytest.mark.parametrize(("method", "path"), OF_ATTEMPTS)
+async def test_an_attempt_needs_produce_on_its_topics(method: str, path: str) -> None:
+    mine, both = await World(MINE).made(), await World(MINE, THEIRS).made()
+    assert await mine.ask("writer", method, f"s/{path}", {THEIRS: 0}) == 204
+    assert await mine.ask("stranger", method, f"s/{path}", {}) == 403
+    assert await both.ask("writer", method, f"s/{path}", {MINE: 0}) == 403
+    assert await both.ask("all", method, f"s/{path}") == 204
+    assert await both.ask("all", method, f"other/{path}") == 404
+    assert await (await World().made()).ask("all", method, f"s/{path}") == 403
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", ""), ("POST", "/roll-forward")])
+async def test_the_state_of_a_sink_is_told_to_those_who_write_by_it(method: str, path: str) -> None:
+    world = await World().made()
+    for missing in ("writer", "all", "owner"):
+        assert await world.ask(missing, method, f"s{path}") == 403
+    assert await world.ask("root", method, f"s{path}") == 204
+    await world.wrote_to(f"{MINE}-partition-0", f"{MINE}-partition-1")
+    assert await world.ask("writer", method, f"s{path}") == 204
+    assert await world.ask("reader", method, f"s{path}") == 403
+
+
+async def test_a_driver_names_the_topic_of_an_empty_sink() -> None:
+    world = await World().made()
+    await world.wrote_to()
+
+    async def ask(role: str, topic: str) -> int:
+        path = f"{ROOT}/s/roll-forward"
+        query = f"topic={topic}".encode()
+        return await asked(world.app, "POST", path, bearer(role), query=query)
+
+    assert await ask("writer", MINE) == 204
+    assert await ask("writer", THEIRS) == 403
+    assert await ask("stranger", MINE) == 403
+
+
+@pytest.mark.parametrize(("method", "path"), DECISIONS)
+async def test_decisions_are_those_of_the_tenant(method: str, path: str) -> None:
+    world = await World().made()
+    await world.wrote_to(MINE)
+    for role, expected in {"writer": 403, "all": 403, "owner": 204, "root": 204}.items():
+        assert await world.ask(role, method, f"s/{path}", {MINE: 0}) == expected, role
+    assert await world.ask("owner", method, f"another/{path}") == 403
+
+
+async def test_only_super_users_list_all_sinks() -> None:
+    world = await World().made()
+    assert await status(world.app, "GET", ROOT, **bearer("all")) == 403
+    assert await status(world.app, "GET", ROOT, **bearer("root")) == 204
+
+
+def test_every_request_about_sinks_is_tried_here() -> None:
+    tried = {(m, f"{ROOT}/s/{p}") for m, p in OF_BATCHES + OF_ATTEMPTS + DECISIONS}
+    tried |= {("GET", f"{ROOT}/s"), ("POST", f"{ROOT}/s/roll-forward"), ("GET", ROOT)}
+    served = {
+        (method, path.replace("{sink}", "s").replace("{attempt}", "a"))
+        for method, path in PATHS
+        if path.startswith(ROOT)
+    }
+    assert tried == served
+
+
+async def test_a_revoked_right_ends_a_sink() -> None:
+    world = await World(MINE).made()
+    assert await world.ask("writer", "PUT", "s/attempts/a") == 204
+    await world.store.set(records.policies_path("public/default"), b"{}", -1)
+    assert await world.ask("writer", "PUT", "s/attempts/a") == 403
+    assert await world.ask("writer", "POST", "s/commit", {MINE: 0}) == 403
