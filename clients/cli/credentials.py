@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import click
 
 from daybook.clients.cli.chosen import context_of
+from daybook.clients.cli.directory_keys import directory_keys
 from daybook.clients.cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -91,8 +92,8 @@ def _note(key: str) -> Callable[[click.Context, click.Parameter, object], None]:
 def given_credentials(url: str) -> Given:
     """Return the credentials of this command for an address.
 
-    They are those of its options and variables, else those of the context that has the address.
-    Raise UserError for two kinds at once.
+    They are those of its options and variables, else those of the context, or of the secure
+    cluster's directory, that has the address.  Raise UserError for two kinds at once.
     """
     running = click.get_current_context(silent=True)
     meta = {} if running is None else running.meta
@@ -101,10 +102,8 @@ def given_credentials(url: str) -> Given:
         return found
     chosen = context_of(url)
     if chosen is None:
-        from daybook.clients.cli.directory_keys import directory_keys
-
         keys = directory_keys(url)
-        return found if keys is None else Given(keys.admin_token.absolute().as_uri())
+        return found if keys is None else Given(keys.admin_token.as_uri())
     own = chosen.context
     file, password = (
         None if path is None else Path(path) for path in (own.token_file, own.basic_password_file)

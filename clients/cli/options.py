@@ -12,7 +12,6 @@ the command needs.  With the address of a secure cluster's directory come its cr
 import os
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar
 
@@ -27,6 +26,7 @@ from daybook.clients.cli.chosen import (
     instead_of_variable,
 )
 from daybook.clients.cli.credentials import credential_options, given_credentials
+from daybook.clients.cli.directory_keys import directory_keys, note_keys
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.zookeeper_access import zookeeper_access_options
 
@@ -64,7 +64,6 @@ def intended_cluster(variable: str, option: str) -> "Saved | None":
     must never reach another one.
     """
     from daybook.clients.cli.directory import Directory
-    from daybook.clients.cli.directory_keys import note_keys
 
     _check_not_empty(variable)
     _check_not_empty(_DIR)
@@ -238,21 +237,24 @@ def tls_options(url: str, origin: str | None = None) -> "TlsOptions | None":
     `origin` is the address of the brokers that told the URL, if the user did not give it.  Raise
     `UserError` if the user gave an option of TLS for a URL without it.
     """
-    from daybook.clients.cli.directory_keys import directory_keys
     from daybook.clients.python.tls import TlsOptions, is_encrypted
 
     context = click.get_current_context(silent=True)
     meta = {} if context is None else context.meta
     if is_encrypted(url):
-        options = TlsOptions(**{**_tls_of_context(origin or url), **meta.get(_TLS, {})})
-        keys = directory_keys(origin or url) if options.trusted is None else None
-        return options if keys is None else replace(options, trusted=keys.trusted)
+        of_cluster = {**_tls_of_directory(origin or url), **_tls_of_context(origin or url)}
+        return TlsOptions(**{**of_cluster, **meta.get(_TLS, {})})
     if _TLS_GIVEN in meta:
         raise UserError(
             f"{meta[_TLS_GIVEN]} is for brokers with TLS, and {url} is without: begin the URL with"
             " pulsar+ssl:// (an admin URL with https://), or leave the option out."
         )
     return None
+
+
+def _tls_of_directory(url: str) -> dict[str, Any]:
+    keys = directory_keys(url)
+    return {} if keys is None else {"trusted": keys.trusted}
 
 
 def _tls_of_context(url: str) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 
 from daybook.clients.cli.credentials import given_credentials
-from daybook.clients.cli.directory_keys import directory_keys
 from daybook.clients.cli.main import main
 from daybook.clients.cli.options import cluster_options, tls_options
 from tests.clients.cli.conftest import Daybook
@@ -197,18 +196,16 @@ SECURE: dict[str, Any] = {"security": "secure", "host": "localhost", "names": []
 @cluster_options
 def echo(service_url: str, admin_url: str) -> None:
     """Show what a command would take to its brokers."""
-    tls, token = tls_options(service_url), given_credentials(service_url).token
-    click.echo(f"{service_url} {admin_url} {tls and tls.trusted} {token}")
-    shown_to = [url for url in (service_url, admin_url) if directory_keys(url) is not None]
-    click.echo(f"shown to {shown_to}")
+    for url in (service_url, admin_url):
+        tls = tls_options(url)
+        click.echo(f"{url} {tls and tls.trusted} {given_credentials(url).token}")
 
 
-def echoed(*words: str) -> list[str]:
+def echoed(*words: str) -> list[list[str]]:
+    """Return the URL, the trusted authorities and the token for both addresses."""
     done = CliRunner().invoke(echo, list(words))
     assert done.exit_code == 0, done.output
-    first, second = done.output.splitlines()
-    assert "elsewhere" not in second
-    return first.split()
+    return [line.split() for line in done.output.splitlines()]
 
 
 def test_the_directory_of_a_secure_cluster_gives_its_credentials(
@@ -216,18 +213,17 @@ def test_the_directory_of_a_secure_cluster_gives_its_credentials(
 ) -> None:
     write_cluster(here / "daybook-data", **SECURE)
     folder = here / "daybook-data" / "security"
+    keys = [str(folder / "authority.pem"), (folder / "admin.token").as_uri()]
     expected = [
-        "pulsar+ssl://localhost:9,localhost:19",
-        "https://localhost:10,localhost:20",
-        str(folder / "authority.pem"),
-        (folder / "admin.token").as_uri(),
+        ["pulsar+ssl://localhost:9,localhost:19", *keys],
+        ["https://localhost:10,localhost:20", *keys],
     ]
     assert echoed() == expected
     monkeypatch.chdir("/")
     monkeypatch.setenv("DAYBOOK_DIR", str(here / "daybook-data"))
     assert echoed() == expected
-    assert echoed("--token", "mine")[3] == "mine"
-    assert echoed("--tls-trusted", "ca.pem")[2] == "ca.pem"
+    assert [line[2] for line in echoed("--token", "mine")] == ["mine", "mine"]
+    assert [line[1] for line in echoed("--tls-trusted", "ca.pem")] == ["ca.pem", "ca.pem"]
 
 
 @pytest.mark.parametrize(
@@ -242,7 +238,8 @@ def test_no_other_cluster_is_shown_the_token_of_a_directory(
     here: Path, words: tuple[str, ...]
 ) -> None:
     write_cluster(here / "daybook-data", **SECURE)
-    assert echoed(*words)[2:] == ["None", "None"]
+    others = [line for line in echoed(*words) if "elsewhere" in line[0]]
+    assert [line[1:] for line in others] == [["None", "None"]] * (len(words) // 2)
 
 
 def test_no_other_cluster_of_the_environment_is_shown_it_either(
@@ -251,13 +248,13 @@ def test_no_other_cluster_of_the_environment_is_shown_it_either(
     write_cluster(here / "daybook-data", **SECURE)
     monkeypatch.setenv("DAYBOOK_SERVICE_URL", "pulsar+ssl://elsewhere:1")
     monkeypatch.setenv("DAYBOOK_ADMIN_URL", "https://elsewhere:1")
-    assert echoed()[2:] == ["None", "None"]
+    assert [line[1:] for line in echoed()] == [["None", "None"]] * 2
 
 
 def test_a_cluster_that_is_not_secure_has_no_credentials(here: Path) -> None:
     write_cluster(here / "daybook-data", security="insecure", host="127.0.0.1", names=[])
     (here / "daybook-data" / "security").mkdir()
-    assert echoed()[2:] == ["None", "None"]
+    assert [line[1:] for line in echoed()] == [["None", "None"]] * 2
 
 
 def options_of(command: click.Command) -> Iterator[click.Option]:
