@@ -24,6 +24,7 @@ from typing import cast
 import msgspec
 import trio
 
+from daybook.bookie.ledger.security import open_bookie_security
 from daybook.broker.config import BrokerConfig, load
 from daybook.broker.errors import BrokerError
 from daybook.broker.ownership.membership import Member
@@ -118,6 +119,7 @@ async def _run(config: BrokerConfig, log: Log) -> None:
     shortage = ShortageLog(log.warning)
     clock = SystemClock()
     tls = open_tls(config, clock, log)
+    bookie_security = open_bookie_security(config.bookie_access, clock=clock, log=log)
     with ExitStack() as ports:
         http, https = _http_ports(config, tls, shortage, log, ports)
         async with (
@@ -139,6 +141,7 @@ async def _run(config: BrokerConfig, log: Log) -> None:
                     http=http,
                     https=https,
                     tls=tls,
+                    bookie_security=bookie_security,
                     log=log,
                     task_status=task_status,
                 )

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from daybook.bookie.ledger.security import BookieAccess, bookie_access
 from daybook.wire import settings
 from daybook.wire.settings import ANY_ADDRESS, ConfigError
 
@@ -53,6 +54,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tls_trusted: str = ""
     # "optional": clients may show a certificate; "required": they must; it is checked in both cases
     tls_client_certificates: Literal["off", "optional", "required"] = "off"
+    # How bookies are reached: with TLS, which uses the files above, and with a password.
+    bookie_tls: bool = False
+    bookie_user: str = ""
+    bookie_password_file: str = ""
     zookeeper: str = "127.0.0.1:2181"
     ledgers_root: str = "/ledgers"
     cluster: str = "standalone"
@@ -238,6 +243,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"arena_bytes_max: {self.arena_bytes_max} bytes hold fewer than four messages of"
                 " max_message_size; raise it, or lower max_message_size"
             )
+        self.bookie_access.check()
         self._check_tls()
         self._check_security()
         if not self.zookeeper:
@@ -315,6 +321,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError("anonymous_role needs authentication: without it nobody has a role")
         if self.anonymous_role in self.proxy_roles:
             raise ConfigError("anonymous_role must not be one of proxy_roles")
+
+    @property
+    def bookie_access(self) -> BookieAccess:
+        files = (self.tls_trusted, self.tls_certificate, self.tls_key)
+        return bookie_access(self.bookie_tls, files, self.bookie_user, self.bookie_password_file)
 
     @property
     def public_host(self) -> str:

@@ -22,10 +22,12 @@ from random import Random, SystemRandom
 
 import trio
 
+from daybook.bookie.ledger.security import open_bookie_security
 from daybook.bookie.replication.config import AutoRecoveryConfig, load
 from daybook.bookie.replication.host import run_autorecovery
 from daybook.wire import process
 from daybook.wire.clock import SystemClock
+from daybook.wire.logging import log_to_stderr
 from daybook.wire.metadata.store import StoreUnavailableError
 from daybook.wire.metadata.zookeeper import open_zookeeper
 from daybook.wire.settings import ConfigError
@@ -75,6 +77,9 @@ async def _run(config: AutoRecoveryConfig) -> None:
         nursery.start_soon(_stop_when_told, nursery.cancel_scope)
         if config.exit_with_parent:
             nursery.start_soon(_stop_with_stdin, nursery.cancel_scope)
+        security = open_bookie_security(
+            config.bookie_access, clock=SystemClock(), log=log_to_stderr()
+        )
         print(json.dumps({"ready": True, "name": name, "pid": os.getpid()}), flush=True)  # noqa: T201
         await run_autorecovery(
             store=store,
@@ -84,6 +89,7 @@ async def _run(config: AutoRecoveryConfig) -> None:
             root=config.ledgers_root,
             name=name,
             limits=config.limits,
+            security=security,
         )
 
 

@@ -19,9 +19,9 @@ from daybook.bookie.registry.registrations import readonly_bookies, writable_boo
 from daybook.bookie.server.__main__ import _open_metadata
 from daybook.bookie.server.config import BookieConfig
 from daybook.bookie.server.host import RunningBookie
-from daybook.bookie.server.http import _body, create_app, serve_http
+from daybook.bookie.server.http import _body, create_app, serve_http_ports
 from daybook.wire.clock import SystemClock
-from daybook.wire.logging import log_to_stderr
+from daybook.wire.logging import log_to_stderr, silent_log
 from daybook.wire.messages.bookie import Status
 from daybook.wire.metadata.memory import MemoryStore
 from daybook.wire.metadata.store import MetadataStore
@@ -48,11 +48,18 @@ class Admin:
         return await trio.to_thread.run_sync(ask)
 
 
+async def serve_http(app: Starlette, nursery: trio.Nursery, port: int = 0) -> int:
+    config = BookieConfig(directories=("/unused",), http_port=port)
+    http_port, https_port = await nursery.start(serve_http_ports, app, config, None, silent_log())
+    assert https_port is None
+    return int(http_port)
+
+
 @asynccontextmanager
 async def administered(running: RunningBookie) -> AsyncGenerator[Admin]:
     async with trio.open_nursery() as nursery:
         app = create_app(running, nursery)
-        port: int = await nursery.start(serve_http, app, "127.0.0.1", 0)
+        port = await serve_http(app, nursery)
         yield Admin(port)
         nursery.cancel_scope.cancel()
 
@@ -174,9 +181,9 @@ async def test_a_look_at_everything_when_asked_for(cluster: Cluster) -> None:
 async def test_a_port_of_http_that_is_taken_is_named() -> None:
     app = Starlette()
     async with trio.open_nursery() as nursery:
-        port: int = await nursery.start(serve_http, app, "127.0.0.1", 0)
+        port = await serve_http(app, nursery)
         with pytest.raises((OSError, BaseExceptionGroup)) as caught:
-            await serve_http(app, "127.0.0.1", port)
+            await serve_http(app, nursery, port)
         error: BaseException = caught.value
         while isinstance(error, BaseExceptionGroup):
             (error,) = error.exceptions
