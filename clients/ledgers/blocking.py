@@ -23,6 +23,7 @@ import trio
 
 from daybook.bookie.ledger.metadata import LedgerMetadata
 from daybook.bookie.ledger.racks import Placement
+from daybook.bookie.ledger.security import BookieAccess
 from daybook.clients.ledgers import client as trio_client
 from daybook.clients.ledgers import reader as trio_reader
 from daybook.clients.ledgers.blocking_writer import AdvancedWriter as AdvancedWriter
@@ -47,6 +48,7 @@ def connect(
     placement: Placement | None = None,
     session_timeout_s: float = 10.0,
     connect_timeout_s: float = 10.0,
+    bookie_access: BookieAccess | None = None,
 ) -> "Client":
     """Return a client of the cluster with metadata at `zk://host:port,host:port/ledgers`.
 
@@ -59,6 +61,7 @@ def connect(
             placement=placement,
             session_timeout_s=session_timeout_s,
             connect_timeout_s=connect_timeout_s,
+            bookie_access=bookie_access,
         ),
         limits or Limits(),
     )

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast, get_args
 
+from daybook.bookie.ledger.security import BookieAccess
 from daybook.clients.python.reader import SealedLedger
 from daybook.clients.python.tls import TlsOptions
+from daybook.clients.spark.bookie_options import BOOKIE_NAMES, parse_bookie_access, uses_tls
 from daybook.clients.spark.offsets import (
     OffsetRange,
     OffsetSpec,
@@ -62,6 +64,7 @@ _NAMES = (
     "subscription",
     "outageTimeout",
     *TLS_NAMES,
+    *BOOKIE_NAMES,
 )
 _FOR_BATCHES = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _FOR_STREAMS = (
@@ -126,6 +129,7 @@ class SourceOptions:
     typed_columns: TypedColumns | None = None  # as the brokers know the schema
     archive: str | None = None  # the directory, with read=archive+live
     tls: TlsOptions | None = None
+    bookies: BookieAccess | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +159,7 @@ class ReadTask:
     files: "tuple[NamedFile, ...] | None" = None  # files of an archive that hold the whole range
     typed: TypedColumns | None = None  # the columns of each row are made of `columns`
     tls: TlsOptions | None = None
+    bookies: BookieAccess | None = None  # TLS and credentials for bookies
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -198,7 +203,8 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         read_from=_choice(given, "read", ReadFrom, "auto"),
         typed=typed,
         archive=_archive(given),
-        tls=parse_tls(given, service_url),
+        tls=parse_tls(given, service_url, for_others=uses_tls(given)),
+        bookies=parse_bookie_access(given),
     )
 
 
@@ -216,7 +222,8 @@ def parse_topics(options: Mapping[str, str]) -> tuple[str, Selection, TlsOptions
     """Parse the options that name the brokers and the topics, and how to reach them."""
     given = {name.lower(): value for name, value in options.items()}
     service_url = _service_url(given)
-    return service_url, parse_selection(given), parse_tls(given, service_url)
+    tls = parse_tls(given, service_url, for_others=uses_tls(given))
+    return service_url, parse_selection(given), tls
 
 
 def _bounds(given: Mapping[str, str], side: str, topic: str | None) -> Bounds | None:

@@ -116,7 +116,7 @@ class _TaskReader:
             return
         client = None
         try:
-            client = worker.ledgers_of(url)
+            client = worker.ledgers_of(url, self._task.bookies)
             yield from SealedLedgerReader(client, self._topic, ledger).read_from(
                 self._walk.expected
             )

@@ -570,6 +570,7 @@ def _task(options: SourceOptions, part: OffsetRange, held: "Held") -> ReadTask:
         read_from="auto" if options.read_from == "archive+live" else options.read_from,
         typed=options.typed_columns,
         tls=options.tls,
+        bookies=options.bookies,
     )
 
 

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 
 from daybook.bookie.ledger.bookie_client import BookieLimits
 from daybook.bookie.ledger.context import LedgerLimits
+from daybook.bookie.ledger.security import BookieAccess
 from daybook.clients import ledgers
 from daybook.clients.python import blocking
 from daybook.clients.python.limits import ClientLimits
@@ -78,11 +79,16 @@ def client_of(
     return client
 
 
-def ledgers_of(url: str) -> "ledgers.blocking.Client":
-    """Return the client of this process for these ledgers.  Raise LedgerError."""
+def ledgers_of(url: str, bookies: BookieAccess | None = None) -> "ledgers.blocking.Client":
+    """Return the client of this process for these ledgers.
+
+    Raise LedgerError, or ValueError if a file that `bookies` names cannot be used.
+    """
     client: ledgers.blocking.Client = _get(
-        ("ledgers", url),
-        lambda: ledgers.blocking.connect(url, limits=_READS, connect_timeout_s=_CONNECT_S),
+        (f"ledgers, {bookies}", url),
+        lambda: ledgers.blocking.connect(
+            url, limits=_READS, connect_timeout_s=_CONNECT_S, bookie_access=bookies
+        ),
     )
     return client
 
