@@ -531,7 +531,7 @@ class BookieClient:
         channel.read(entry_id, callback)
 
     async def probe(self, bookie: BookieId) -> bool:
-        """Return True if the bookie answers at all.
+        """Return True if the bookie answers, and does not refuse this client.
 
         The request is for the last entry of ledger 0, which hardly ever exists.
         """
@@ -540,7 +540,13 @@ class BookieClient:
 
         def callback(status: Status | None, entry: memoryview) -> None:
             nonlocal alive
-            alive = status is not None
+            alive = status not in (None, Status.UNAUTHORIZED)
+            if status is Status.UNAUTHORIZED:
+                self._log_refusal(
+                    bookie,
+                    f"bookie {bookie} demands TLS or credentials of its clients: set bookie_tls, or"
+                    " bookie_user and bookie_password_file",
+                )
             answered.set()
 
         self.read(bookie, 0, LAST_ENTRY, callback)
@@ -578,15 +584,19 @@ class BookieClient:
             await security.secure(connection, bookie, host, self.limits.secure_timeout_s)
             secured = True
         except BookieSecurityError as error:
-            if self._refusals.get(bookie) != str(error):
-                self._refusals[bookie] = str(error)
-                _log.warning("%s", error)
+            self._log_refusal(bookie, str(error))
             raise
         finally:
             if not secured:
                 connection.close("the connection could not be secured")
         self._refusals.pop(bookie, None)
         connection.trust()
+
+    def _log_refusal(self, bookie: BookieId, why: str) -> None:
+        """Log why a bookie refuses this client, unless that was the last thing said about it."""
+        if self._refusals.get(bookie) != why:
+            self._refusals[bookie] = why
+            _log.warning("%s", why)
 
     async def run(self) -> None:
         """Look for late requests, forever."""

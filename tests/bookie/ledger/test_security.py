@@ -236,6 +236,21 @@ async def test_a_client_without_credentials_is_refused(world: World) -> None:
         assert answer.status == 502
 
 
+@pytest.mark.parametrize("tls", [True, False])
+async def test_a_bookie_that_refuses_a_client_counts_as_one_that_does_not_answer(
+    world: World, caplog: pytest.LogCaptureFixture, tls: bool
+) -> None:
+    access = BookieAccess(tls, world.authority.trusted if tls else None)
+    async with world.bookie():
+        async with world.client(access) as client:
+            assert not await client.context.bookies.probe(B1)
+            assert not await client.context.bookies.probe(B1)
+        assert "bookie b1 demands TLS or credentials of its clients" in caplog.text
+        assert len(caplog.records) == 1
+        async with world.client(world.access()) as client:
+            assert await client.context.bookies.probe(B1)
+
+
 async def test_a_client_with_tls_never_falls_back_to_plain_text(world: World) -> None:
     async with world.bookie(tls="off", bookie_tls=False) as running:
         why = await world.why_refused(world.access())
