@@ -82,7 +82,9 @@ class Reception:
         timeout_s = session.limits.first_frame_timeout_s
         with trio.move_on_after(timeout_s):
             return await self._let_in(session)
-        self._refuse(session, f"it has not authenticated itself within {timeout_s:g} s")
+        self._refuse(
+            session, f"it has not authenticated itself, or asked for anything, in {timeout_s:g} s"
+        )
         raise RefusedPeerError
 
     async def _let_in(self, session: Session) -> Received | None:
