@@ -203,7 +203,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         read_from=_choice(given, "read", ReadFrom, "auto"),
         typed=typed,
         archive=_archive(given),
-        tls=parse_tls(given, service_url, for_others=uses_tls(given)),
+        tls=parse_tls(given, service_url, other_use=uses_tls(given)),
         bookies=parse_bookie_access(given),
     )
 
@@ -222,7 +222,7 @@ def parse_topics(options: Mapping[str, str]) -> tuple[str, Selection, TlsOptions
     """Parse the options that name the brokers and the topics, and how to reach them."""
     given = {name.lower(): value for name, value in options.items()}
     service_url = _service_url(given)
-    tls = parse_tls(given, service_url, for_others=uses_tls(given))
+    tls = parse_tls(given, service_url, other_use=uses_tls(given))
     return service_url, parse_selection(given), tls
 
 

@@ -12,10 +12,10 @@ _PATHS = TLS_NAMES[:3]
 _VERIFY = TLS_NAMES[3]
 
 
-def parse_tls(given: Mapping[str, str], *urls: str, for_others: bool = False) -> TlsOptions | None:
+def parse_tls(given: Mapping[str, str], *urls: str, other_use: bool = False) -> TlsOptions | None:
     """Return the TLS of a query whose option names are in lower case; None without TLS.
 
-    With `for_others`, something else than brokers uses the files, too.  Raise ValueError if the
+    With `other_use`, something else than brokers uses the files, too.  Raise ValueError if the
     URLs of the query are with TLS in part, or if an option of TLS is given for URLs without it.
     """
     encrypted = {is_encrypted(url) for url in urls}
@@ -26,7 +26,7 @@ def parse_tls(given: Mapping[str, str], *urls: str, for_others: bool = False) ->
         )
     if True not in encrypted:
         for name in TLS_NAMES:
-            if name.lower() in given and not for_others:
+            if name.lower() in given and not other_use:
                 raise ValueError(
                     f"{name} is for brokers with TLS: begin service.url with pulsar+ssl:// (and"
                     " admin.url with https://), or leave the option out"
