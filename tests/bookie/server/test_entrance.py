@@ -34,6 +34,11 @@ def secret(user: str) -> bytes | None:
 DOOR = Door("require", secret=secret)
 
 
+def repr_of(frame: object) -> str:
+    """Return a name for a frame as a parameter of a test."""
+    return frame[4:12].hex() if isinstance(frame, bytes) else str(frame)
+
+
 def entrance(door: Door = DOOR) -> Entrance:
     return Entrance(door, lambda: NONCE)
 
@@ -115,7 +120,7 @@ def test_a_bookie_that_asks_nobody_says_so() -> None:
         assert said(wire, answer) == (bookie.AUTH_DISABLED, b"")
 
 
-@pytest.mark.parametrize("frame", [ADD, READ, BLOCK, BATCH, INFO])
+@pytest.mark.parametrize("frame", [ADD, READ, BLOCK, BATCH, INFO], ids=repr_of)
 @pytest.mark.parametrize("mode", ["off", "permit"])
 def test_requests_enter_where_nobody_has_to_prove_anything(mode: Mode, frame: Frame) -> None:
     at = entrance(replace(DOOR, mode=mode))
@@ -153,7 +158,7 @@ def test_a_peer_that_is_refused_over_and_over_has_to_leave() -> None:
     assert actions == [Action.STAY] * 100 + [Action.LEAVE]
 
 
-@pytest.mark.parametrize("frame", [ADD, READ, BLOCK, INFO, auth("v3", b"")])
+@pytest.mark.parametrize("frame", [ADD, READ, BLOCK, INFO, auth("v3", b"")], ids=repr_of)
 def test_nothing_but_start_tls_is_taken_without_tls_where_it_is_required(frame: Frame) -> None:
     for mode in ("off", "require"):
         at = entrance(replace(DOOR, mode=mode, tls=True, require_tls=True))
@@ -169,7 +174,7 @@ def test_nothing_but_start_tls_is_taken_without_tls_where_it_is_required(frame: 
             assert found.status == Status.UNAUTHORIZED
 
 
-@pytest.mark.parametrize("frame", [BATCH, auth("v2", b"")])
+@pytest.mark.parametrize("frame", [BATCH, auth("v2", b"")], ids=repr_of)
 def test_what_v2_cannot_answer_ends_the_connection_without_tls(frame: Frame) -> None:
     at = entrance(replace(DOOR, tls=True, require_tls=True))
     assert step(at, frame) == (Action.LEAVE, b"")
@@ -281,7 +286,9 @@ def test_apaches_client_begins_to_authenticate_itself_before_the_handshake() -> 
 
 
 @pytest.mark.parametrize(
-    "frame", [ADD, READ, BLOCK, INFO, TLS, auth("v2", b"x"), auth("v3", b"x"), b"\0\0\0\1\1"]
+    "frame",
+    [ADD, READ, BLOCK, INFO, TLS, auth("v2", b"x"), auth("v3", b"x"), b"\0\0\0\1\1"],
+    ids=repr_of,
 )
 def test_nothing_else_may_be_said_before_the_handshake(frame: Frame) -> None:
     """Somebody on the way could have written it."""
