@@ -6,6 +6,8 @@ with a whole bookie that has TLS, over streams, beside a client with the passwor
 notice.
 """
 
+import atexit
+import shutil
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -143,6 +145,7 @@ def entrance_seeds() -> Mapping[str, bytes]:
 def _secured() -> SecuredBookie:
     """Return the security of all runs: making certificates takes long."""
     directory = Path(tempfile.mkdtemp(prefix="daybook-fuzz-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
     files = Authority(directory).files("bookie")
     users = directory / "users"
     users.write_text(f"{_USER}:bookkeeper:{_SECRET.hex()}\n")
