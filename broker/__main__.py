@@ -24,6 +24,7 @@ from typing import cast
 import msgspec
 import trio
 
+from daybook.bookie.ledger.security import open_bookie_security
 from daybook.broker.config import BrokerConfig, load, with_advertised_host
 from daybook.broker.errors import BrokerError
 from daybook.broker.ownership.membership import Member
@@ -137,6 +138,7 @@ async def _run(config: BrokerConfig, log: Log) -> None:
     shortage = ShortageLog(log.warning)
     clock = SystemClock()
     tls = open_tls(config, clock, log)
+    bookie_security = open_bookie_security(config.bookie_access, clock=clock, log=log)
     with ExitStack() as ports:
         cut = CutClients(_log_of_cuts(log))
         http, https = _http_ports(config, tls, shortage, log, ports, cut)
@@ -163,6 +165,7 @@ async def _run(config: BrokerConfig, log: Log) -> None:
                     https=https,
                     tls=tls,
                     cut_http_clients=cut,
+                    bookie_security=bookie_security,
                     log=log,
                     task_status=task_status,
                 )

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 import msgspec.structs
 
+from daybook.bookie.ledger.security import BookieAccess, bookie_access
 from daybook.wire import settings
 from daybook.wire.metadata.access import ZooKeeperAccess, access_of_settings
 from daybook.wire.settings import ANY_ADDRESS, ConfigError
@@ -55,6 +56,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tls_trusted: str = ""
     # "optional": clients may show a certificate; "required": they must; it is checked in both cases
     tls_client_certificates: Literal["off", "optional", "required"] = "off"
+    # How bookies are reached: with TLS, which uses the files above, and with a password.
+    bookie_tls: bool = False
+    bookie_user: str = ""
+    bookie_password_file: str = ""
     zookeeper: str = "127.0.0.1:2181"
     zookeeper_tls: bool = False  # with `tls_trusted`, and `tls_certificate` if there is one
     zookeeper_user: str = ""  # the identity for ZooKeeper (digest), with the file of its password
@@ -258,6 +263,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"arena_bytes_max: {self.arena_bytes_max} bytes hold fewer than four messages of"
                 " max_message_size; raise it, or lower max_message_size"
             )
+        self.bookie_access.check()
         self._check_tls()
         self._check_security()
         self.zookeeper_access  # noqa: B018  raises ConfigError
@@ -352,6 +358,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def metrics_need_credentials(self) -> bool:
         asked = self.authenticate_metrics
         return self.authorization if asked == "auto" else asked
+
+    @property
+    def bookie_access(self) -> BookieAccess:
+        files = (self.tls_trusted, self.tls_certificate, self.tls_key)
+        return bookie_access(self.bookie_tls, files, self.bookie_user, self.bookie_password_file)
 
     @property
     def public_host(self) -> str:

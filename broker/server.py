@@ -24,6 +24,7 @@ from starlette.types import ASGIApp
 from daybook.bookie.errors import RegistryError
 from daybook.bookie.ledger.client import LedgerClient, open_ledger_client
 from daybook.bookie.ledger.metadata_store import StoredMetadata
+from daybook.bookie.ledger.security import BookieSecurity
 from daybook.bookie.registry.cookies import known_bookies
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.broker.admin.access import Access
@@ -157,6 +158,7 @@ async def run_broker(
     https: HttpServer | None = None,
     tls: BrokerTls | None = None,
     cut_http_clients: CutClients | None = None,
+    bookie_security: BookieSecurity | None = None,
     log: Log | None = None,
     readable: Sequence[str] = READABLE,
     limits: BrokerLimits | None = None,
@@ -164,7 +166,8 @@ async def run_broker(
 ) -> None:
     """Serve until stopped or cancelled.  Raise OSError if the port is in use.
 
-    `tls` belongs to the settings (`broker.tls.open_tls`), and `https` is a port with its TLS.
+    `tls` and `bookie_security` belong to the settings (`broker.tls.open_tls`,
+    `bookie.ledger.security.open_bookie_security`), and `https` is a port with its TLS.
     `cut_http_clients` are those of both ports for HTTP.
     `readable` are the new formats that this broker announces.  Tests pass fewer, to act as an older
     version.
@@ -184,6 +187,7 @@ async def run_broker(
                     arenas=arenas,
                     flusher=flusher,
                     root=config.ledgers_root,
+                    security=bookie_security,
                 ) as client,
                 open_managed_ledgers(
                     client=client, store=store, clock=clock, rng=rng, allows=formats.allows

@@ -13,6 +13,7 @@ INTEROP = ROOT / "tests" / "interop"
 # Whole files, and the one with tests of both kinds.
 FILES = {
     "test_auto_recovery.py",
+    "test_bookie_security.py",
     "test_faults.py",
     "test_our_brokers.py",
     "test_our_client.py",

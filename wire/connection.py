@@ -19,7 +19,7 @@ that has to slow down watches `pending_bytes` or waits in `wait_below`.  Only on
 any task may send.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from struct import Struct
 
@@ -123,6 +123,39 @@ class FrameConnection:
         """Apply the full limits from now on: the peer has shown that it speaks the protocol."""
         self._frame_bytes_max, self._arenas = self._trusted_limits
         self._trusted = True
+
+    def allow_large_frames(self) -> None:
+        """Apply the full limit on frames from now on; the memory stays that of newcomers."""
+        self._frame_bytes_max = self._trusted_limits[0]
+
+    async def upgrade(self, upgrade: Callable[[Stream, bytes], Awaitable[Stream]]) -> None:
+        """Go on over the stream that `upgrade` makes of the present one: TLS on the same socket.
+
+        `upgrade` gets the stream, and the bytes that have come and belong to no frame yet.  It runs
+        when everything queued has been sent.  Nobody else may send meanwhile.  Raise what `upgrade`
+        raises, or ConnectionLostError if the connection is closed before.
+        """
+        self._flusher.flush()
+        await self.wait_below(0)
+        self._end_handed()
+        rest = bytes(self._view[self._read : self._written])
+        self._give_back()
+        self._begun = self._much = False
+        self._check_not_closed()
+        try:
+            stream = await upgrade(self._stream, rest)
+        except trio.ClosedResourceError:
+            raise ConnectionLostError(self.close_reason or "the connection was closed") from None
+        assert not self._out, "nothing may be sent during an upgrade"
+        if self.closed:
+            stream.close()
+        self._check_not_closed()
+        self._stream = stream
+        self.encrypted, self.certificate = stream.encrypted, stream.certificate
+
+    def _check_not_closed(self) -> None:
+        if self.closed:
+            raise ConnectionLostError(self.close_reason)
 
     async def receive(self) -> list[memoryview]:
         """Return the complete frames, at least one; [] when the connection has ended.

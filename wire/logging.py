@@ -5,6 +5,7 @@ Lines that any client can cause go through a `LogLimiter`: a flood of bad reques
 lines per minute and a count.
 """
 
+import logging
 import sys
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import trio
 from structlog.typing import EventDict
 from structlog.typing import FilteringBoundLogger as Log
 
-__all__ = ["LIMITER_INTERVAL_S", "Log", "LogLimiter", "log_to_stderr", "silent_log"]
+__all__ = ["LIMITER_INTERVAL_S", "Log", "LogLimiter", "log_to_stderr", "silent_log", "std_log"]
 
 LIMITER_INTERVAL_S = 60.0
 _KINDS_MAX = 1_000  # remembered by one limiter; the kind logged longest ago is forgotten first
@@ -42,6 +43,16 @@ def silent_log() -> Log:
         structlog.PrintLogger(sys.stderr),
         processors=[_drop],
         wrapper_class=structlog.make_filtering_bound_logger("critical"),
+    )
+    return log
+
+
+def std_log(logger: logging.Logger) -> Log:
+    """Return a logger that writes its lines to one of the standard library, for libraries."""
+    log: Log = structlog.wrap_logger(
+        logger,
+        processors=[structlog.processors.LogfmtRenderer(key_order=["event"])],
+        wrapper_class=structlog.make_filtering_bound_logger("info"),
     )
     return log
 

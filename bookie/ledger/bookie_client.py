@@ -17,11 +17,15 @@ own; it is on another connection if the first one has a channel for that ledger,
 answers to an earlier one.  The answer to a plain read can thus never be taken for the answer to a
 fencing read.  Plain reads share a connection, since any of their answers serves all of them.
 
+A connection is made ready by `bookie.ledger.security` first, if there is TLS or a password: nothing
+else is sent before.  A bookie that refuses that counts as one that has failed.
+
 Adds with a deferred sync have connections of their own, in v3 (`Purpose.ADD_DEFERRED`).  The
 listener of such a channel hears of every connection that ends, even if no request was under way:
 entries that the bookie acknowledged and did not force may be lost with it.
 """
 
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -41,6 +45,7 @@ from daybook.bookie.ledger.codecs import (
     VersionChoice,
 )
 from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.ledger.security import ANSWER_BYTES_MAX, BookieSecurity, BookieSecurityError
 from daybook.wire.arena import ArenaPool
 from daybook.wire.connection import FrameConnection
 from daybook.wire.errors import ConnectionLostError, WireError
@@ -48,6 +53,7 @@ from daybook.wire.messages.bookie import FRAME_BYTES_MAX, LAST_ENTRY, AddRun, St
 from daybook.wire.outbox import Flusher
 from daybook.wire.transport import Buffer, Network
 
+_log = logging.getLogger(__name__)
 _NOTHING = memoryview(b"")
 _OK = int(Status.OK)  # The lookup of an enum member costs more than the rest of the loop.
 _REFUSALS = (Status.FENCED, Status.UNAUTHORIZED)
@@ -259,6 +265,7 @@ class BookieLimits:
     protocol_retry_s: float = 60.0  # how long v3 is used after v2 failed
     blocks: bool = True  # many adds in one frame, if the bookie announces support
     connect_timeout_s: float = 3.0
+    secure_timeout_s: float = 5.0  # for TLS and authentication, after that
     add_timeout_s: float = 5.0
     read_timeout_s: float = 5.0
     sweep_interval_s: float = 0.5
@@ -486,6 +493,7 @@ class BookieClient:
         on_refused: Callable[[BookieId, Status], None],
         nursery: trio.Nursery,
         limits: BookieLimits,
+        security: BookieSecurity | None = None,
     ) -> None:
         self.nursery = nursery
         self.limits = limits
@@ -497,6 +505,8 @@ class BookieClient:
         self.takes_blocks = takes_blocks
         self.flusher = flusher
         self._resolve = resolve
+        self._security = security
+        self._refusals: dict[BookieId, str] = {}  # the last one of each bookie, which was logged
         self._connections: dict[tuple[BookieId, Purpose], list[BookieConnection]] = {}
 
     def open_channel(
@@ -521,7 +531,7 @@ class BookieClient:
         channel.read(entry_id, callback)
 
     async def probe(self, bookie: BookieId) -> bool:
-        """Return True if the bookie answers at all.
+        """Return True if the bookie answers, and does not refuse this client.
 
         The request is for the last entry of ledger 0, which hardly ever exists.
         """
@@ -530,7 +540,13 @@ class BookieClient:
 
         def callback(status: Status | None, entry: memoryview) -> None:
             nonlocal alive
-            alive = status is not None
+            alive = status not in (None, Status.UNAUTHORIZED)
+            if status is Status.UNAUTHORIZED:
+                self._log_refusal(
+                    bookie,
+                    f"bookie {bookie} demands TLS or credentials of its clients: set bookie_tls, or"
+                    " bookie_user and bookie_password_file",
+                )
             answered.set()
 
         self.read(bookie, 0, LAST_ENTRY, callback)
@@ -538,20 +554,49 @@ class BookieClient:
         return alive
 
     async def connect(self, bookie: BookieId) -> FrameConnection:
-        """Connect to the bookie; raise ConnectionLostError if that fails or takes too long."""
+        """Connect to the bookie; raise ConnectionLostError if that fails or takes too long.
+
+        Raise BookieSecurityError if the bookie refuses TLS or the credentials.
+        """
         try:
             with trio.fail_after(self.limits.connect_timeout_s):
                 host, port = await self._resolve(bookie)
                 stream = await self._network.connect(host, port)
         except trio.TooSlowError:
             raise ConnectionLostError(f"bookie {bookie} could not be reached in time") from None
-        return FrameConnection(
+        connection = FrameConnection(
             stream,
             arenas=self._arenas,
             flusher=self.flusher,
             frame_bytes_max=self.limits.frame_bytes_max,
+            newcomer_frame_bytes_max=None if self._security is None else ANSWER_BYTES_MAX,
             name=f"bookie {bookie}",
         )
+        if self._security is not None:
+            await self._secure(self._security, connection, bookie, host)
+        return connection
+
+    async def _secure(
+        self, security: BookieSecurity, connection: FrameConnection, bookie: BookieId, host: str
+    ) -> None:
+        secured = False
+        try:
+            await security.secure(connection, bookie, host, self.limits.secure_timeout_s)
+            secured = True
+        except BookieSecurityError as error:
+            self._log_refusal(bookie, str(error))
+            raise
+        finally:
+            if not secured:
+                connection.close("the connection could not be secured")
+        self._refusals.pop(bookie, None)
+        connection.trust()
+
+    def _log_refusal(self, bookie: BookieId, why: str) -> None:
+        """Log why a bookie refuses this client, unless that was the last thing said about it."""
+        if self._refusals.get(bookie) != why:
+            self._refusals[bookie] = why
+            _log.warning("%s", why)
 
     async def run(self) -> None:
         """Look for late requests, forever."""

@@ -35,6 +35,7 @@ from daybook.bookie.ledger.racks import Placement
 from daybook.bookie.ledger.reader import LedgerReader, open_reader
 from daybook.bookie.ledger.recovery import can_recover, recover_ledger
 from daybook.bookie.ledger.request_channel import RequestChannel, decode_v3
+from daybook.bookie.ledger.security import BookieSecurity
 from daybook.bookie.ledger.writer import LedgerWriter
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.wire.arena import ArenaPool
@@ -221,11 +222,12 @@ async def open_ledger_client(
     limits: LedgerLimits | None = None,
     root: str = "/ledgers",
     placement: Placement | None = None,
+    security: BookieSecurity | None = None,
 ) -> AsyncGenerator[LedgerClient]:
     """Open a client for an `async with`.  `flusher` runs in the caller's nursery.
 
     `placement` says where the racks of bookies are read from, and which rule ensembles follow.  By
-    default, bookies announce their racks.
+    default, bookies announce their racks.  `security` has TLS and credentials for bookies.
     """
     limits = limits or LedgerLimits()
     paths = LedgerPaths(root)
@@ -242,6 +244,7 @@ async def open_ledger_client(
             on_refused=directory.bookie_refused,
             nursery=nursery,
             limits=limits.bookies,
+            security=security,
         )
         nursery.start_soon(bookies.run)
         nursery.start_soon(directory.follow)

@@ -40,7 +40,7 @@ from daybook.wire.messages.bookie import (
     decode_add_answers,
     decode_answer,
 )
-from daybook.wire.messages.bookie_v3 import from_v3
+from daybook.wire.messages.bookie_v3 import from_v3, is_v3
 from daybook.wire.proto import bookkeeper_pb2 as pb
 from daybook.wire.transport import Buffer
 
@@ -149,6 +149,11 @@ class V2Codec:
             if len(frame) > 1 and frame[1] == Operation.ADD_BLOCK:
                 adds.append(self._block_answered(frame))
                 continue
+            if is_v3(frame):
+                raise MalformedError(
+                    "the bookie refuses this client after the TLS handshake: it accepts neither its"
+                    " certificate nor that it has no password"
+                )
             answer = decode_answer(frame)
             if isinstance(answer, ReadAnswer):
                 reads.append(answer)

@@ -30,6 +30,8 @@ from daybook.wire.protobuf import check_readable
 
 RPC_PROTOCOL = "bookie-rpc"
 HTTP_PROTOCOL = "http"
+HTTPS_PROTOCOL = "https"
+TLS_EXTENSION = "tls"  # the data endpoint takes START_TLS
 _YIELD_S = 0.1
 
 
@@ -42,13 +44,25 @@ class BookieInfo:
     port: int
     properties: Mapping[str, str] = field(default_factory=dict[str, str])
     http_port: int | None = None
+    https_port: int | None = None
+    tls: bool = False  # the bookie takes START_TLS
 
     def encode(self) -> bytes:
         info = BookieServiceInfoFormat(properties=dict(self.properties))
-        info.endpoints.add(id="bookie", host=self.host, port=self.port, protocol=RPC_PROTOCOL)
+        info.endpoints.add(
+            id="bookie",
+            host=self.host,
+            port=self.port,
+            protocol=RPC_PROTOCOL,
+            extensions=[TLS_EXTENSION] if self.tls else [],
+        )
         if self.http_port is not None:
             info.endpoints.add(
                 id="httpserver", host=self.host, port=self.http_port, protocol=HTTP_PROTOCOL
+            )
+        if self.https_port is not None:
+            info.endpoints.add(
+                id="httpsserver", host=self.host, port=self.https_port, protocol=HTTPS_PROTOCOL
             )
         return info.SerializeToString(deterministic=True)
 
@@ -61,14 +75,18 @@ class BookieInfo:
             check_readable(info)
         except (DecodeError, WireError) as error:
             raise MalformedRecordError(f"the registration of {bookie_id}: {error}") from error
-        http_port = next((e.port for e in info.endpoints if e.protocol == HTTP_PROTOCOL), None)
-        for endpoint in info.endpoints:
-            if endpoint.protocol == RPC_PROTOCOL:
-                return cls(
-                    bookie_id, endpoint.host, endpoint.port, dict(info.properties), http_port
-                )
-        host, port = parse_address(bookie_id)
-        return cls(bookie_id, host, port, dict(info.properties), http_port)
+        ports = {endpoint.protocol: endpoint.port for endpoint in reversed(info.endpoints)}
+        data = next((e for e in info.endpoints if e.protocol == RPC_PROTOCOL), None)
+        host, port = parse_address(bookie_id) if data is None else (data.host, data.port)
+        return cls(
+            bookie_id,
+            host,
+            port,
+            dict(info.properties),
+            ports.get(HTTP_PROTOCOL),
+            ports.get(HTTPS_PROTOCOL),
+            data is not None and TLS_EXTENSION in data.extensions,
+        )
 
 
 def parse_address(bookie_id: str) -> tuple[str, int]:

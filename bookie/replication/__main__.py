@@ -23,6 +23,7 @@ from random import Random, SystemRandom
 
 import trio
 
+from daybook.bookie.ledger.security import open_bookie_security
 from daybook.bookie.replication.config import AutoRecoveryConfig, load
 from daybook.bookie.replication.host import run_autorecovery
 from daybook.wire import process
@@ -81,6 +82,9 @@ async def _run(config: AutoRecoveryConfig) -> None:
         nursery.start_soon(_stop_when_told, nursery.cancel_scope)
         if config.exit_with_parent:
             nursery.start_soon(_stop_with_stdin, nursery.cancel_scope)
+        security = open_bookie_security(
+            config.bookie_access, clock=SystemClock(), log=log_to_stderr()
+        )
         print(json.dumps({"ready": True, "name": name, "pid": os.getpid()}), flush=True)  # noqa: T201
         await run_autorecovery(
             store=store,
@@ -90,6 +94,7 @@ async def _run(config: AutoRecoveryConfig) -> None:
             root=config.ledgers_root,
             name=name,
             limits=config.limits,
+            security=security,
         )
 
 

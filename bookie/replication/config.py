@@ -10,6 +10,7 @@ from typing import Annotated
 
 import msgspec
 
+from daybook.bookie.ledger.security import BookieAccess, bookie_access
 from daybook.bookie.replication.limits import ReplicationLimits
 from daybook.wire import settings
 from daybook.wire.metadata.access import ZooKeeperAccess, access_of_settings
@@ -38,6 +39,11 @@ class AutoRecoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     connect_timeout_s: Positive = 30.0  # to ZooKeeper, at the start
     exit_with_parent: bool = False  # stop when standard input ends
 
+    # How bookies are reached: with TLS, which uses the files above, and with a password.
+    bookie_tls: bool = False
+    bookie_user: str = ""
+    bookie_password_file: str = ""
+
     lost_delay_s: NotNegative = _LIMITS.lost_delay_s
     rate_bytes_per_s: Positive = _LIMITS.rate_bytes_per_s
     audit_interval_s: Positive = _LIMITS.audit_interval_s
@@ -51,6 +57,14 @@ class AutoRecoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True
             raise ConfigError("zookeeper: host:port, or several with commas")
         if not self.ledgers_root.startswith("/"):
             raise ConfigError("ledgers_root: an absolute path, like /ledgers")
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise ConfigError("tls_certificate and tls_key belong together: name both, or neither")
+        self.bookie_access.check()
+
+    @property
+    def bookie_access(self) -> BookieAccess:
+        files = (self.tls_trusted, self.tls_certificate, self.tls_key)
+        return bookie_access(self.bookie_tls, files, self.bookie_user, self.bookie_password_file)
 
     @property
     def zookeeper_access(self) -> ZooKeeperAccess:

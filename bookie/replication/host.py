@@ -17,6 +17,7 @@ import trio
 
 from daybook.bookie.ledger.admin_states import AdminStates
 from daybook.bookie.ledger.client import LedgerClient, open_ledger_client
+from daybook.bookie.ledger.security import BookieSecurity
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.underreplication import Underreplication
 from daybook.bookie.replication.auditor import Auditor, Election
@@ -79,6 +80,7 @@ async def run_autorecovery(
     root: str,
     name: str,
     limits: ReplicationLimits,
+    security: BookieSecurity | None = None,
 ) -> None:
     """Run forever.  An error in here ends neither the process nor the bookie in it."""
     while True:
@@ -95,6 +97,7 @@ async def run_autorecovery(
                         arenas=ArenaPool(),
                         flusher=flusher,
                         root=root,
+                        security=security,
                     ) as client,
                     open_autorecovery(client, name=name, limits=limits),
                 ):

@@ -21,7 +21,6 @@ import signal
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import cast
@@ -33,7 +32,8 @@ from daybook.bookie.replication.host import run_autorecovery
 from daybook.bookie.server.config import BookieConfig, load
 from daybook.bookie.server.cookie_validation import StartError
 from daybook.bookie.server.host import START_ERRORS, RunningBookie, repair_cookie, run_bookie
-from daybook.bookie.server.http import create_app, serve_http
+from daybook.bookie.server.http import create_app, serve_http_ports
+from daybook.bookie.server.security import SecurityOfBookie, open_security
 from daybook.bookie.storage.disk import Disk, FileDisk
 from daybook.bookie.storage.index import open_rocks_index
 from daybook.wire import process
@@ -139,6 +139,7 @@ async def _open_metadata(config: BookieConfig, log: Log) -> AsyncGenerator[Metad
 async def _run(config: BookieConfig, open_disk: Callable[[], Disk], log: Log) -> None:
     rng = SystemRandom()
     shortage = ShortageLog(log.warning)
+    security = open_security(config, clock=SystemClock(), log=log, rng=rng)
     async with (
         _open_metadata(config, log) as metadata,
         trio.open_nursery() as nursery,
@@ -155,21 +156,19 @@ async def _run(config: BookieConfig, open_disk: Callable[[], Disk], log: Log) ->
                 clock=SystemClock(),
                 rng=rng,
                 log=log,
+                security=security,
                 task_status=task_status,
             )
 
         running: RunningBookie = await nursery.start(bookie)
         app = create_app(running, nursery)
-        serve = partial(
-            serve_http,
-            connections_max=config.http_connections_max,
-            on_accept_failed=shortage.failed,
+        http_port, https_port = await nursery.start(
+            serve_http_ports, app, config, security.server, log, shortage.failed
         )
-        http_port: int = await nursery.start(serve, app, config.host, config.http_port)
         if config.autorecovery:
-            nursery.start_soon(_recover, config, metadata, rng, running.bookie_id)
+            nursery.start_soon(_recover, config, metadata, rng, running.bookie_id, security)
         process.settle()
-        _print_ready(running, http_port)
+        _print_ready(running, http_port, https_port)
 
 
 async def _repair_cookie(config: BookieConfig, open_disk: Callable[[], Disk], log: Log) -> None:
@@ -187,7 +186,11 @@ async def _repair_cookie(config: BookieConfig, open_disk: Callable[[], Disk], lo
 
 
 async def _recover(
-    config: BookieConfig, metadata: MetadataStore, rng: Random, bookie_id: str
+    config: BookieConfig,
+    metadata: MetadataStore,
+    rng: Random,
+    bookie_id: str,
+    security: SecurityOfBookie,
 ) -> None:
     await run_autorecovery(
         store=metadata,
@@ -197,16 +200,18 @@ async def _recover(
         root=config.ledgers_root,
         name=bookie_id,
         limits=config.replication_limits,
+        security=security.client,
     )
 
 
-def _print_ready(running: RunningBookie, http_port: int) -> None:
+def _print_ready(running: RunningBookie, http_port: int | None, https_port: int | None) -> None:
     facts = {
         "ready": True,
         "name": running.bookie_id,
         "host": running.host,
         "port": running.port,
         "http_port": http_port,
+        "https_port": https_port,
         "pid": os.getpid(),
     }
     print(json.dumps(facts), flush=True)  # noqa: T201  for the parent process
@@ -251,6 +256,10 @@ def _report(log: Log, errors: list[BaseException]) -> int:
         for error in errors:
             log.error("cannot go on", why=str(error))
         return _CANNOT_START
+    if all(isinstance(error, ConfigError) for error in errors):
+        for error in errors:
+            print(f"bookie: {error}", file=sys.stderr)  # noqa: T201  as at the start
+        return _BAD_CONFIG
     for error in errors:
         log.error("failed", exc_info=error)
     return _FAILED

@@ -17,7 +17,9 @@ from typing import Annotated, Literal
 import msgspec
 
 from daybook.bookie.ledger.racks import RACK_PROPERTY
+from daybook.bookie.ledger.security import BookieAccess, bookie_access
 from daybook.bookie.replication.limits import ReplicationLimits
+from daybook.bookie.server.entrance import Mode
 from daybook.bookie.server.session import ServerLimits
 from daybook.bookie.storage.limits import StoreLimits
 from daybook.wire import settings
@@ -29,6 +31,7 @@ from daybook.wire.settings import ANY_ADDRESS, ConfigError
 _PREFIX = "DAYBOOK_BOOKIE_"
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+OptionalPort = Annotated[int, msgspec.Meta(ge=-1, le=65535)]
 Bytes = Annotated[int, msgspec.Meta(ge=1 << 20)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
@@ -48,12 +51,28 @@ class BookieConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     advertised_host: str = ""  # the address that clients connect to; `host` if empty
     rack: Rack = ""  # the failure domain of this bookie; copies are spread over racks
     port: Port = 3181  # 0: any free port
-    http_port: Port = 0  # metrics and health; 0: any free port
+    http_port: OptionalPort = 0  # metrics and health; 0: any free port; -1: none
+    https_port: OptionalPort = -1  # the same with TLS
+    # START_TLS on the port of the bookie.  "required": nothing else is taken from a peer without.
+    tls: Literal["off", "optional", "required"] = "off"
     # Files in PEM form, read again when they change: the certificate with its chain, its private
     # key without a password, and the authorities that are trusted.
     tls_certificate: str = ""
     tls_key: str = ""
     tls_trusted: str = ""
+    # "optional": clients may show a certificate; "required": they must; it is checked in both cases
+    tls_client_certificates: Literal["off", "optional", "required"] = "off"
+    # "permit" lets clients without credentials in and counts them; "require" refuses them.
+    authentication: Mode = "off"
+    authentication_force: bool = False  # start with "require" even if it may lock clients out
+    users_file: str = ""  # users and hashes of passwords, as `htdigest` writes them
+    # Certificates that let their owners in: by common name, or by a role in the unit (OU).
+    allowed_certificates: tuple[str, ...] = ()
+    allowed_certificate_roles: tuple[str, ...] = ()
+    # How this bookie reaches other ones, to copy entries.
+    bookie_tls: bool = False
+    bookie_user: str = ""
+    bookie_password_file: str = ""
     zookeeper: str = "127.0.0.1:2181"
     zookeeper_tls: bool = False  # with `tls_trusted`, and `tls_certificate` if there is one
     zookeeper_user: str = ""  # the identity for ZooKeeper (digest), with the file of its password
@@ -106,6 +125,56 @@ class BookieConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError("bookie_id: readonly is the name of something else in ZooKeeper")
         if self.arena_bytes_max < 4 * self.frame_bytes_max:
             raise ConfigError("arena_bytes_max: at least four frames must fit")
+        self._check_tls()
+        self._check_authentication()
+
+    def _check_tls(self) -> None:
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise ConfigError("tls_certificate and tls_key belong together: name both, or neither")
+        if not self.tls_certificate and (self.tls != "off" or self.https_port >= 0):
+            raise ConfigError(
+                "tls and https_port need tls_certificate and tls_key: name the files of the"
+                " certificate and of its private key"
+            )
+        if self.tls_client_certificates != "off" and not self.tls_trusted:
+            raise ConfigError(
+                f'tls_client_certificates is "{self.tls_client_certificates}": name the file of the'
+                " authorities that sign the certificates of clients in tls_trusted"
+            )
+        if self.tls == "required" and not self.bookie_tls:
+            raise ConfigError(
+                'tls = "required" needs bookie_tls = true: bookies copy entries from each other'
+            )
+        if self.tls_client_certificates == "required" and not self.bookie_tls:
+            raise ConfigError(
+                'tls_client_certificates = "required" needs bookie_tls = true: bookies copy entries'
+                " from each other"
+            )
+
+    def _check_authentication(self) -> None:
+        self.bookie_access.check()
+        certificates = bool(self.allowed_certificates or self.allowed_certificate_roles)
+        if certificates and (self.tls == "off" or self.tls_client_certificates == "off"):
+            raise ConfigError(
+                "allowed_certificates and allowed_certificate_roles need tls and"
+                " tls_client_certificates: without them nobody shows a certificate"
+            )
+        if (self.authentication == "off") == bool(self.users_file or certificates):
+            raise ConfigError(
+                "authentication needs users_file, allowed_certificates or"
+                " allowed_certificate_roles, and nothing else uses them: set both, or neither"
+            )
+        shows = self.bookie_tls and self.tls_certificate and certificates
+        if self.authentication == "require" and not (self.bookie_user or shows):
+            raise ConfigError(
+                'authentication = "require" needs bookie_user and bookie_password_file, or'
+                " bookie_tls with an allowed certificate: bookies copy entries from each other"
+            )
+
+    @property
+    def bookie_access(self) -> BookieAccess:
+        files = (self.tls_trusted, self.tls_certificate, self.tls_key)
+        return bookie_access(self.bookie_tls, files, self.bookie_user, self.bookie_password_file)
 
     @property
     def public_host(self) -> str:

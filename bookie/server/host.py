@@ -41,9 +41,11 @@ from daybook.bookie.server.garbage_collector import (
     Housekeeping,
     read_ledger_facts,
 )
+from daybook.bookie.server.permit_record import PermitRecord
 from daybook.bookie.server.port import BookieServer
 from daybook.bookie.server.read_only_state import ReadOnlyState
 from daybook.bookie.server.registration import Registration, replace_mark
+from daybook.bookie.server.security import SecurityOfBookie, open_security
 from daybook.bookie.server.start_count import StartCounter
 from daybook.bookie.server.v3 import DiskSpace
 from daybook.bookie.storage.directories import StorageLayoutError
@@ -106,6 +108,8 @@ class RunningBookie:
     data_integrity: DataIntegrityCheck
     probe: PortProbe  # connects to the bookie's own port
     start_counter: StartCounter
+    security: SecurityOfBookie
+    permits: PermitRecord
 
     def why_unhealthy(self) -> str:
         """Return what is wrong, in words, or "" while all is well."""
@@ -153,10 +157,12 @@ async def run_bookie(
     rng: Random,
     log: Log | None = None,
     store_limits: StoreLimits | None = None,
+    security: SecurityOfBookie | None = None,
     task_status: trio.TaskStatus[RunningBookie] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run a bookie until cancelled."""
+    """Run a bookie until cancelled.  `security` belongs to the settings (`open_security`)."""
     log = log or silent_log()
+    security = security or open_security(config, clock=clock, log=log, rng=rng)
     paths = LedgerPaths(config.ledgers_root)
     instance_id = await _once_available(log, lambda: _ensure_layout(metadata, paths, rng))
     await _warn_if_topics_elsewhere(log, metadata, instance_id, config.ledgers_root)
@@ -169,6 +175,8 @@ async def run_bookie(
                 config, metadata, disk, instance_id, listener.port, repair=repair
             ),
         )
+        permits = PermitRecord(disk, config.directories[0], config.authentication)
+        await permits.check(new=identity.new, force=config.authentication_force)
         admin_states = AdminStates(metadata, paths)
         limits = config.store_limits
         if store_limits is not None:
@@ -204,9 +212,10 @@ async def run_bookie(
             await _once_available(log, identity.write_cookies)
             await start_counter.count_start(store.log_ends())
             marks = await replace_mark(disk, config.directories[0], process)
+            await permits.begin()
             read_only_state = ReadOnlyState(disk, config.directories, store)
             await read_only_state.load()
-            seams = _Seams(network, metadata, paths, disk, clock, rng, log)
+            seams = _Seams(network, metadata, paths, disk, clock, rng, log, security, permits)
             running = _assemble(
                 config, identity, listener, store, read_only_state, marks, start_counter, seams
             )
@@ -324,6 +333,8 @@ class _Seams:
     clock: WallClock
     rng: Random
     log: Log
+    security: SecurityOfBookie
+    permits: PermitRecord
 
 
 def _assemble(
@@ -353,6 +364,9 @@ def _assemble(
         store, metadata, paths, identity.bookie_id, clock=seams.clock, rng=seams.rng, log=log
     )
     flusher = Flusher()
+    reception = seams.security.reception(
+        config, rng=seams.rng, log=log, came_without=seams.permits.came_without
+    )
     probe = PortProbe(listener.host, listener.port, encode_bookie_info(1), why_not_served)
     server = BookieServer(
         store,
@@ -362,6 +376,7 @@ def _assemble(
         log=log,
         disk_space=lambda: _disk_space(seams.disk, config.directories, store),
         reserved=probe.reserved,
+        reception=reception,
     )
     return RunningBookie(
         bookie_id=identity.bookie_id,
@@ -378,6 +393,8 @@ def _assemble(
         data_integrity=_data_integrity_check(config, identity, store, flusher, seams),
         probe=probe,
         start_counter=start_counter,
+        security=seams.security,
+        permits=seams.permits,
     )
 
 
@@ -390,8 +407,18 @@ def _registration(
     seams: _Seams,
 ) -> Registration:
     # Port 0 is chosen too late to be registered: HTTP is served after the bookie is.
-    http_port = config.http_port or None
-    info = BookieInfo(identity.bookie_id, config.public_host, port, config.properties, http_port)
+    http_port, https_port = (
+        each if each > 0 else None for each in (config.http_port, config.https_port)
+    )
+    info = BookieInfo(
+        identity.bookie_id,
+        config.public_host,
+        port,
+        config.properties,
+        http_port,
+        https_port,
+        tls=config.tls != "off",
+    )
     metadata, paths, log = seams.metadata, seams.paths, seams.log
     return Registration(
         metadata, paths, info, marks=marks, writable=lambda: store.writable, log=log
@@ -410,6 +437,7 @@ def _data_integrity_check(
         arenas=ArenaPool(),
         flusher=flusher,
         root=config.ledgers_root,
+        security=seams.security.client,
     )
     return DataIntegrityCheck(
         store,
@@ -443,6 +471,8 @@ async def _serve(
             nursery.start_soon(bookie.damage_reporter.run)
             nursery.start_soon(bookie.data_integrity.run)
             nursery.start_soon(bookie.start_counter.run, bookie.store)
+            nursery.start_soon(bookie.permits.run, bookie.server.unproven)
+            nursery.start_soon(bookie.security.run)
             task_status.started(bookie)
             await trio.sleep_forever()
         finally:

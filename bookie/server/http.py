@@ -18,7 +18,9 @@ arrives too late is refused.
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, fields
+from functools import partial
 
 import trio
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
@@ -31,8 +33,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from daybook.bookie.server.config import BookieConfig
 from daybook.bookie.server.host import RunningBookie
-from daybook.wire.http import CONNECTIONS_MAX, HttpPort
+from daybook.wire.errors import TlsError
+from daybook.wire.http import HttpPort
+from daybook.wire.logging import Log, LogLimiter
+from daybook.wire.tls import TlsServer
 
 _ADMIN_ROOT = "/api/v1/bookie"
 _GET_PUT = ["GET", "PUT"]
@@ -64,6 +70,11 @@ _COUNTERS = {
     "connections_cut",
     "connections_made",
     "connections_refused",
+    "handshakes_failed",
+    "peers_authenticated",
+    "peers_refused",
+    "peers_without_credentials",
+    "tls_connections_made",
     "drops_failed",
     "entries_added",
     "entries_copied",
@@ -211,23 +222,77 @@ def _wanted(body: bytes) -> bool | None:
     return wanted if isinstance(wanted, bool) else None
 
 
-async def serve_http(
+async def serve_http_ports(
     app: Starlette,
+    config: BookieConfig,
+    tls: TlsServer | None,
+    log: Log,
+    on_accept_failed: Callable[[int, OSError], None] = lambda _port, _error: None,
+    *,
+    task_status: trio.TaskStatus[tuple[int | None, int | None]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve the HTTP ports of the settings, without TLS and with it, until cancelled.
+
+    Report both ports to `task_status` once they are open, None for one that there is not.
+    """
+    limited = LogLimiter(log)
+
+    def handshake_failed(peer: str, error: TlsError) -> None:
+        limited.info(
+            "the TLS handshake of an HTTP client has failed",
+            kind=str(error),
+            peer=peer,
+            why=str(error),
+        )
+
+    open_port = partial(
+        _open_port,
+        config.host,
+        connections_max=config.http_connections_max,
+        on_accept_failed=on_accept_failed,
+    )
+    with ExitStack() as ports:
+        http = https = None
+        if config.http_port >= 0:
+            http = ports.enter_context(open_port(config.http_port))
+        if config.https_port >= 0:
+            assert tls is not None
+            https = ports.enter_context(
+                open_port(
+                    config.https_port,
+                    tls=tls,
+                    on_handshake_failed=handshake_failed,
+                    beside=http,
+                )
+            )
+        async with trio.open_nursery() as nursery:
+            for port in (http, https):
+                if port is not None:
+                    await nursery.start(port.serve, app)
+            task_status.started(
+                (None if http is None else http.port, None if https is None else https.port)
+            )
+
+
+def _open_port(
     host: str,
     port: int,
     *,
-    connections_max: int = CONNECTIONS_MAX,
-    on_accept_failed: Callable[[int, OSError], None] = lambda _port, _error: None,
-    task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Serve until cancelled; report the port to `task_status` once it is open."""
+    connections_max: int,
+    on_accept_failed: Callable[[int, OSError], None],
+    tls: TlsServer | None = None,
+    on_handshake_failed: Callable[[str, TlsError], None] = lambda _peer, _error: None,
+    beside: HttpPort | None = None,
+) -> HttpPort:
     try:
-        http = HttpPort(
-            host, port, connections_max=connections_max, on_accept_failed=on_accept_failed
+        return HttpPort(
+            host,
+            port,
+            connections_max=connections_max,
+            on_accept_failed=on_accept_failed,
+            tls=tls,
+            on_handshake_failed=on_handshake_failed,
+            beside=beside,
         )
     except OSError as error:
         raise OSError(error.errno, f"HTTP {error.strerror}") from error
-    with http:
-        async with trio.open_nursery() as nursery:
-            await nursery.start(http.serve, app)
-            task_status.started(http.port)

@@ -1,6 +1,7 @@
 """The port of a bookie: it accepts connections, and limits how much of the bookie each may use.
 
     accept -> Session -> frames -> V2Handler or V3Handler -> store -> answers
+                  '-> Reception: TLS, and who the peer is, if the settings ask for either
 
 The first frame tells which protocol a peer speaks.  One task receives for each connection and
 handles each batch of frames without a checkpoint.  After a commit of the store the answers of each
@@ -9,7 +10,8 @@ connection are sent as one buffer.
 `ServerLimits` bounds what a peer can do to others:
 
 - The number of connections is limited, and so is the number of newcomers, which have not sent a
-  whole frame yet.  If a newcomer too many connects, the oldest of them is cut.
+  whole frame yet, or have not got past the reception.  If a newcomer too many connects, the oldest
+  of them is cut.
 - An idle connection owns no memory that others need (`wire.connection`).  A connection that is idle
   for too long is cut, and so is a peer that does not receive its answers.
 - A frame that has begun must make progress: a byte in 5 s, and 16 KiB/s over 30 s.  While memory to
@@ -25,11 +27,14 @@ acknowledged are on the disk, and a restart continues from there.
 """
 
 from collections.abc import Container
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import chain
 from math import inf
+from typing import TypeAlias
 
 import trio
 
+from daybook.bookie.server.reception import Reception, RefusedPeerError
 from daybook.bookie.server.session import Received, ServerLimits, Session, Sessions
 from daybook.bookie.server.v2 import V2Handler
 from daybook.bookie.server.v3 import ReadDiskSpace, V3Handler
@@ -46,6 +51,7 @@ from daybook.wire.transport import Listener, Stream
 
 _LOG_LINES_MAX = 20  # in a minute, about connections that strangers can open
 _IDLE_CHECKS = 5  # in the shortest timeout of an idle connection
+Handler: TypeAlias = V2Handler | V3Handler
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,12 @@ class ServerStatistics:
     answer_bytes: int  # answers that peers have not received yet
     viewed_bytes: int  # windows of the store that these answers hold
     arena_bytes: int
+    unproven: int = 0  # connections without credentials, in the mode permit
+    tls_connections_made: int = 0
+    handshakes_failed: int = 0
+    peers_authenticated: int = 0
+    peers_refused: int = 0  # refused requests, and connections
+    peers_without_credentials: int = 0  # let in, in the mode permit
 
 
 class BookieServer:
@@ -73,10 +85,12 @@ class BookieServer:
         log: Log,
         disk_space: ReadDiskSpace,
         reserved: Container[str] = (),
+        reception: Reception | None = None,
     ) -> None:
         """`reserved` has the peers that are served however many others there are.
 
         The bookie connects from these addresses to its own port, to find out whether it serves.
+        All others have to get past the reception, if there is one.
         """
         self._limits = limits
         self._clock = clock
@@ -89,6 +103,7 @@ class BookieServer:
         self._log = LogLimiter(log, lines_max=_LOG_LINES_MAX)
         self._disk_space = disk_space
         self._reserved = reserved
+        self._reception = reception
         self._sessions = Sessions(store, limits=limits, flusher=flusher, log=self._log)
         self._crowd = Crowd()
         self._connections_made = 0
@@ -97,6 +112,8 @@ class BookieServer:
 
     def statistics(self) -> ServerStatistics:
         sessions = self._sessions
+        reception = self._reception
+        counts = {} if reception is None else asdict(reception.counts)
         return ServerStatistics(
             connections=len(sessions),
             connections_made=self._connections_made,
@@ -106,7 +123,13 @@ class BookieServer:
             answer_bytes=sessions.answer_bytes,
             viewed_bytes=sessions.window_memory.total,
             arena_bytes=self._arenas.total_bytes + self._newcomer_arenas.total_bytes,
+            unproven=self.unproven(),
+            **counts,
         )
+
+    def unproven(self) -> int:
+        """Return the number of connections without credentials, in the mode permit."""
+        return 0 if self._reception is None else self._reception.unproven
 
     async def serve(self, listener: Listener) -> None:
         """Serve until cancelled; then close the port and every connection."""
@@ -139,33 +162,67 @@ class BookieServer:
     # -- one connection
 
     async def _serve(self, stream: Stream) -> None:
+        is_probe = stream.peer in self._reserved
+        reception = None if is_probe else self._reception
         connection = FrameConnection(
             stream,
             arenas=self._arenas,
             flusher=self._flusher,
             frame_bytes_max=self._limits.frame_bytes_max,
             newcomer_arenas=self._newcomer_arenas,
+            newcomer_frame_bytes_max=None if reception is None else reception.frame_bytes_max,
             pace=self._pace,
             name="bookie",
         )
         async with trio.open_nursery() as nursery:
             session = Session(connection, self._sessions, nursery)
             self._connections_made += 1
-            self._sessions.enter(session, newcomer=connection.peer not in self._reserved)
+            self._sessions.enter(session, newcomer=not is_probe)
             try:
-                await self._receive(session)
+                handler = None
+                if reception is not None:
+                    handler = await self._let_in(session, reception)
+                await self._receive(session, handler)
+            except RefusedPeerError as error:
+                await connection.aclose(str(error))
             except WireError as error:
                 self._sessions.log_cut(session, str(error))
                 await connection.aclose(str(error))
             finally:
+                if reception is not None:
+                    reception.left(session)
                 self._sessions.leave(session)
                 self._crowd.left(len(self._sessions))
                 nursery.cancel_scope.cancel()
 
-    async def _receive(self, session: Session) -> None:
+    async def _let_in(self, session: Session, reception: Reception) -> Handler | None:
+        """Let a peer in, and handle the frames that have come by then.
+
+        Return the handler of its requests; None if none has come, or the connection has ended.
+        """
+        received = await reception.let_in(session)
+        if received is None:
+            return None
+        self._sessions.trust(session)
+        first = next(received.frames, None)
+        if first is None:
+            return None
+        handler = self._handler_for(session, first)
+        received.frames = chain((first,), received.frames)
+        while not handler.handle(received):
+            self._sessions.flush()
+            await session.wait_room()
+        self._sessions.flush()
+        return handler
+
+    def _handler_for(self, session: Session, first: memoryview) -> Handler:
+        if is_v3(first):
+            return V3Handler(session, self._clock, self._disk_space)
+        return V2Handler(session)
+
+    async def _receive(self, session: Session, handler: Handler | None) -> None:
         """Receive and handle frames until the connection ends."""
         connection, flush = session.connection, self._sessions.flush
-        handler: V2Handler | V3Handler | None = None
         while True:
             session.idle_since = trio.current_time()
             frames, span = await connection.receive_span()
@@ -176,11 +233,7 @@ class BookieServer:
                 return
             if handler is None:
                 self._sessions.trust(session)
-                handler = (
-                    V3Handler(session, self._clock, self._disk_space)
-                    if is_v3(frames[0])
-                    else V2Handler(session)
-                )
+                handler = self._handler_for(session, frames[0])
             received = Received(iter(frames), span)
             del frames, span  # A view that is kept longer than needed keeps its arena.
             done = False

@@ -217,6 +217,7 @@ class Session:
             bytes_max=self.limits.connection_viewed_bytes_max,
         )
         self.polls = 0  # calls that wait for the LAC to advance
+        self.unproven = False  # it was let in without credentials
         self.idle_since = inf  # when the session began to wait for the next frame
         self.timeout_s = self.limits.first_frame_timeout_s
         self._sessions = sessions

@@ -43,6 +43,7 @@ from daybook.clients.cli.ledger_client import open_client
 from daybook.clients.cli.metadata import run_on_ledgers
 from daybook.clients.cli.options import (
     OutputFormat,
+    bookie_options,
     dir_option,
     other_instance_option,
     output_option,
@@ -103,6 +104,7 @@ async def _bookies(store: MetadataStore, paths: LedgerPaths) -> list[dict[str, o
 
 
 @bookies.command(short_help="Probe each bookie, and count the ledgers on it.")
+@bookie_options
 @zookeeper_options
 @click.option(
     "--ack-quorum",
@@ -208,6 +210,7 @@ async def _count(
 @click.argument("bookie")
 @click.option("--off", is_flag=True, help="Let the bookie take entries again.")
 @other_instance_option
+@bookie_options
 @zookeeper_options
 def read_only(bookie: str, off: bool, zookeeper: str, root: str) -> None:
     """Make a bookie read-only: it serves the entries that it has, and takes no new ones.
@@ -272,6 +275,7 @@ async def _without_order(store: MetadataStore, paths: LedgerPaths, bookie: Booki
 )
 @click.option("--cancel", is_flag=True, help="The same as `recommission`.")
 @other_instance_option
+@bookie_options
 @zookeeper_options
 @output_option
 def decommission(
@@ -389,6 +393,7 @@ def _decommission(
 @bookies.command(short_help="Take back a bookie that was told to leave.")
 @click.argument("bookie")
 @other_instance_option
+@bookie_options
 @zookeeper_options
 def recommission(bookie: str, zookeeper: str, root: str) -> None:
     """Take back a bookie that was told to leave, or has left, so that it takes entries again.
@@ -430,6 +435,7 @@ def _readmission(
 @click.argument("bookie")
 @click.option("--no-wait", is_flag=True, help="Return when the disks may be replaced.")
 @other_instance_option
+@bookie_options
 @zookeeper_options
 @output_option
 def replace_disk(

@@ -47,6 +47,7 @@ from daybook.clients.cli.ledger_references import LedgerReferences, references_t
 from daybook.clients.cli.metadata import run_on_ledgers
 from daybook.clients.cli.options import (
     OutputFormat,
+    bookie_options,
     other_instance_option,
     output_option,
     zookeeper_options,
@@ -165,6 +166,7 @@ def show(ledger: int, zookeeper: str, root: str, output: OutputFormat) -> None:
     type=_entry_id,
     help="The last entry to read.  [default: the last confirmed one]",
 )
+@bookie_options
 @zookeeper_options
 @output_option
 def read(
@@ -343,6 +345,7 @@ def _as_json(entry: Entry, description: Description) -> str:
 @click.option("--read", is_flag=True, help="Read every copy and verify its digest.")
 @click.option("--mend", is_flag=True, help="Mark ledgers that lack copies, for auto-recovery.")
 @other_instance_option
+@bookie_options
 @zookeeper_options
 @output_option
 def check(
@@ -473,6 +476,7 @@ def _spans(runs: Sequence[range]) -> str:
 )
 @click.option("--yes", is_flag=True, help="Do not ask, with --accept-loss.")
 @other_instance_option
+@bookie_options
 @zookeeper_options
 @output_option
 def recover(
@@ -543,6 +547,7 @@ async def _recover(store: MetadataStore, root: str, ledger_id: int, lossy: bool)
 
 @ledgers.command("why-kept", short_help="Show which topics and subscriptions need a ledger.")
 @click.argument("ledger", type=_ledger_id)
+@bookie_options
 @zookeeper_options
 @output_option
 def why_kept(ledger: int, zookeeper: str, root: str, output: OutputFormat) -> None:
@@ -572,6 +577,7 @@ async def _why_kept(store: MetadataStore, root: str, ledger_id: int) -> LedgerRe
 @yes_option
 @click.option("--dry-run", is_flag=True, help="Say if it would be deleted, and delete nothing.")
 @other_instance_option
+@bookie_options
 @zookeeper_options
 def delete(ledger: int, force: bool, yes: bool, dry_run: bool, zookeeper: str, root: str) -> None:
     """Delete a ledger and its entries; bookies free the space later.

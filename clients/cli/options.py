@@ -31,6 +31,7 @@ from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.zookeeper_access import zookeeper_access_options
 
 if TYPE_CHECKING:
+    from daybook.bookie.ledger.security import BookieAccess
     from daybook.clients.cli.directory import Saved
     from daybook.clients.python.credentials import PasswordFile
     from daybook.clients.python.tls import TlsOptions
@@ -445,3 +446,80 @@ def zookeeper_options(function: Function) -> Function:
         help="The path of the ledgers in ZooKeeper.",
     )
     return zookeeper(root(context_option(zookeeper_access_options(_tls_option(function)))))
+
+
+_BOOKIES = "daybook.clients.cli.bookie-access"
+
+
+def bookie_options(function: Function) -> Function:
+    """Add `--bookie-tls`, `--bookie-user`, `--bookie-password-file`, and the files of TLS.
+
+    `bookie_access` returns what they say.  The decorator stands above others with TLS.  The
+    variables begin with DAYBOOK_BOOKIES_, because DAYBOOK_BOOKIE_ sets up a bookie.
+    """
+
+    def note(context: click.Context, parameter: click.Parameter, value: object) -> None:
+        assert parameter.name is not None
+        context.meta.setdefault(_BOOKIES, {})[parameter.name.removeprefix("bookie_")] = value
+
+    tls = click.option(
+        "--bookie-tls/--no-bookie-tls",
+        default=False,
+        envvar="DAYBOOK_BOOKIES_TLS",
+        show_envvar=True,
+        expose_value=False,
+        callback=note,
+        help="Connect to bookies with TLS, and never without it.",
+    )
+    user = click.option(
+        "--bookie-user",
+        default="",
+        envvar="DAYBOOK_BOOKIES_USER",
+        show_envvar=True,
+        expose_value=False,
+        callback=note,
+        metavar="NAME",
+        help="The user for bookies that ask for a password.",
+    )
+    password_file = click.option(
+        "--bookie-password-file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        envvar="DAYBOOK_BOOKIES_PASSWORD_FILE",
+        show_envvar=True,
+        expose_value=False,
+        callback=note,
+        metavar="FILE",
+        help="The file with the password of that user.",
+    )
+    given = {parameter.name for parameter in getattr(function, "__click_params__", ())}
+    if "tls_trusted" not in given:
+        function = _tls_option(function)
+    return tls(user(password_file(function)))
+
+
+def bookie_access() -> "BookieAccess":
+    """Return how the running command reaches bookies.  Raise `UserError` for half of a pair."""
+    from daybook.bookie.ledger.security import BookieAccess
+    from daybook.wire.settings import ConfigError
+
+    context = click.get_current_context(silent=True)
+    meta = {} if context is None else context.meta
+    given, files = meta.get(_BOOKIES, {}), meta.get(_TLS, {})
+    access = BookieAccess(
+        tls=bool(given.get("tls")),
+        trusted=files.get("trusted"),
+        certificate=files.get("certificate"),
+        key=files.get("key"),
+        user=given.get("user") or "",
+        password_file=given.get("password_file"),
+    )
+    others = context is not None and any(p.name == "zookeeper_tls" for p in context.command.params)
+    if not access.tls and _TLS_GIVEN in meta and given and not others:
+        raise UserError(f"{meta[_TLS_GIVEN]} needs --bookie-tls: give both, or neither.")
+    try:
+        access.check()
+    except ConfigError:
+        raise UserError(
+            "--bookie-user and --bookie-password-file belong together: give both, or neither."
+        ) from None
+    return access

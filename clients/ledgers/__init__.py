@@ -20,6 +20,7 @@ from daybook.bookie.ledger.metadata import LedgerMetadata, LedgerState
 from daybook.bookie.ledger.protocol.placement import Fragment, Quorums
 from daybook.bookie.ledger.protocol.racks import RackRule
 from daybook.bookie.ledger.racks import Placement, RackFile, RackScript, RackTable
+from daybook.bookie.ledger.security import BookieAccess
 from daybook.clients.ledgers import blocking
 from daybook.clients.ledgers.client import Client, Digest, LedgerOptions, connect
 from daybook.clients.ledgers.deferred import DeferredWriter
@@ -57,6 +58,7 @@ from daybook.wire import process
 
 __all__ = [
     "AdvancedWriter",
+    "BookieAccess",
     "BookieLimits",
     "Client",
     "ClusterError",

@@ -23,6 +23,7 @@ import trio
 
 from daybook.bookie.ledger.metadata import LedgerMetadata
 from daybook.bookie.ledger.racks import Placement
+from daybook.bookie.ledger.security import BookieAccess
 from daybook.clients.ledgers import client as trio_client
 from daybook.clients.ledgers import reader as trio_reader
 from daybook.clients.ledgers.blocking_writer import AdvancedWriter as AdvancedWriter
@@ -49,6 +50,7 @@ def connect(
     session_timeout_s: float = 10.0,
     connect_timeout_s: float = 10.0,
     zookeeper: ZooKeeperOptions | None = None,
+    bookie_access: BookieAccess | None = None,
 ) -> "Client":
     """Return a client of the cluster with metadata at `zk://host:port,host:port/ledgers`.
 
@@ -62,6 +64,7 @@ def connect(
             session_timeout_s=session_timeout_s,
             connect_timeout_s=connect_timeout_s,
             zookeeper=zookeeper,
+            bookie_access=bookie_access,
         ),
         limits or Limits(),
     )

@@ -11,6 +11,7 @@ A client serves one trio program, with any number of tasks and ledgers.  No task
 outlives its block; writers that are still open at its end are abandoned.
 """
 
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from random import Random, SystemRandom
@@ -23,6 +24,7 @@ from daybook.bookie.ledger.client import LedgerClient, open_ledger_client
 from daybook.bookie.ledger.metadata import LedgerMetadata
 from daybook.bookie.ledger.protocol.placement import Quorums
 from daybook.bookie.ledger.racks import Placement
+from daybook.bookie.ledger.security import BookieAccess, BookieSecurity, open_bookie_security
 from daybook.bookie.registry.layout import check_layout
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.clients.ledgers.address import MetadataAddress
@@ -37,12 +39,16 @@ from daybook.clients.ledgers.zookeeper import ZooKeeperOptions
 from daybook.wire.arena import ARENA_BYTES, LITTLE_BYTES, ArenaPool
 from daybook.wire.clock import SystemClock, WallClock
 from daybook.wire.digest import DigestType
+from daybook.wire.logging import std_log
 from daybook.wire.metadata.store import MetadataStore
 from daybook.wire.metadata.zookeeper import open_zookeeper
 from daybook.wire.outbox import Flusher
+from daybook.wire.settings import ConfigError
 from daybook.wire.tcp import TcpNetwork
+from daybook.wire.tls_files import TlsFilesError
 from daybook.wire.transport import Network
 
+_log = logging.getLogger(__name__)
 Digest: TypeAlias = Literal["crc32c", "crc32", "hmac", "none"]
 """The digest of an entry: two checksums, a HMAC-SHA1 keyed with the password, or nothing."""
 
@@ -240,6 +246,7 @@ async def connect(
     session_timeout_s: float = 10.0,
     connect_timeout_s: float = 10.0,
     zookeeper: ZooKeeperOptions | None = None,
+    bookie_access: BookieAccess | None = None,
 ) -> AsyncGenerator[Client]:
     """Connect to the cluster whose metadata are at `zk://host:port,host:port/ledgers`.
 
@@ -247,10 +254,16 @@ async def connect(
     racks that they register, and each write set spans two racks if possible.  `zookeeper` says how
     to connect to ZooKeeper, and as whom.
 
-    Raise ValueError for another kind of address, MetadataUnavailableError if there is no answer in
+    `bookie_access` has TLS and credentials for bookies.
+
+    Raise ValueError for another kind of address, or if `bookie_access` cannot be used,
+    MetadataUnavailableError if there is no answer in
     `connect_timeout_s`, ClusterError if there are no ledgers.
     """
     address = MetadataAddress.parse(metadata)
+    security = None
+    if bookie_access is not None:
+        security = _security(bookie_access)
     with translated():
         async with (
             open_zookeeper(
@@ -267,9 +280,17 @@ async def connect(
                 clock=SystemClock(),
                 limits=limits,
                 placement=placement,
+                security=security,
             ) as client,
         ):
             yield client
+
+
+def _security(access: BookieAccess) -> BookieSecurity | None:
+    try:
+        return open_bookie_security(access, clock=SystemClock(), log=std_log(_log))
+    except (ConfigError, TlsFilesError) as error:
+        raise ValueError(f"bookie_access: {error}") from None
 
 
 @asynccontextmanager
@@ -282,6 +303,7 @@ async def open_client(
     clock: WallClock,
     limits: Limits | None = None,
     placement: Placement | None = None,
+    security: BookieSecurity | None = None,
 ) -> AsyncGenerator[Client]:
     """Open a client on given seams; an exception of the block is not wrapped in a group."""
     limits = limits or Limits()
@@ -302,6 +324,7 @@ async def open_client(
                 limits=limits.ledger,
                 root=root,
                 placement=placement,
+                security=security,
             ) as ledger_client:
                 client = Client(ledger_client, ClientScope(nursery), limits)
                 try:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast, get_args
 
 from daybook.clients.python.tls import TlsOptions
+from daybook.clients.spark.bookie_options import BOOKIE_NAMES, parse_bookie_access, uses_tls
 from daybook.clients.spark.credential_options import (
     ANONYMOUS,
     CREDENTIAL_NAMES,
@@ -29,6 +30,7 @@ from daybook.clients.spark.tls_options import TLS_NAMES, parse_tls
 from daybook.clients.spark.zookeeper_options import ZOOKEEPER_NAMES, parse_zookeeper, wants_tls
 
 if TYPE_CHECKING:  # Spark's short-lived processes import this module, and none of these.
+    from daybook.bookie.ledger.security import BookieAccess
     from daybook.clients.ledgers.zookeeper import ZooKeeperOptions
     from daybook.clients.pipelines.archive.checked import NamedFile
     from daybook.clients.python.reader import SealedLedger
@@ -72,6 +74,7 @@ _NAMES = (
     *TLS_NAMES,
     *ZOOKEEPER_NAMES,
     *CREDENTIAL_NAMES,
+    *BOOKIE_NAMES,
 )
 _FOR_BATCHES = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _FOR_STREAMS = (
@@ -138,6 +141,7 @@ class SourceOptions:
     tls: TlsOptions | None = None
     zookeeper: "ZooKeeperOptions | None" = None
     credentials: QueryCredentials = ANONYMOUS
+    bookies: "BookieAccess | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +173,7 @@ class ReadTask:
     tls: TlsOptions | None = None
     zookeeper: "ZooKeeperOptions | None" = None
     credentials: QueryCredentials = ANONYMOUS
+    bookies: "BookieAccess | None" = None  # TLS and credentials for bookies
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -212,9 +217,10 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         read_from=_choice(given, "read", ReadFrom, "auto"),
         typed=typed,
         archive=_archive(given),
-        tls=parse_tls(given, service_url, for_others=wants_tls(given)),
+        tls=parse_tls(given, service_url, for_others=uses_tls(given) or wants_tls(given)),
         zookeeper=parse_zookeeper(given),
         credentials=parse_credentials(given),
+        bookies=parse_bookie_access(given),
     )
 
 
@@ -234,7 +240,7 @@ def parse_topics(
     """Parse the options that name the brokers and the topics, and how to reach them."""
     given = {name.lower(): value for name, value in options.items()}
     service_url = _service_url(given)
-    tls = parse_tls(given, service_url, for_others=wants_tls(given))
+    tls = parse_tls(given, service_url, for_others=uses_tls(given) or wants_tls(given))
     return service_url, parse_selection(given), tls, parse_credentials(given)
 
 

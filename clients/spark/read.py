@@ -117,7 +117,7 @@ class _TaskReader:
             return
         client = None
         try:
-            client = worker.ledgers_of(url, self._task.zookeeper)
+            client = worker.ledgers_of(url, self._task.zookeeper, self._task.bookies)
             yield from SealedLedgerReader(client, self._topic, ledger).read_from(
                 self._walk.expected
             )

@@ -585,6 +585,7 @@ def _task(options: SourceOptions, part: OffsetRange, held: "Held") -> ReadTask:
         tls=options.tls,
         zookeeper=options.zookeeper,
         credentials=options.credentials,
+        bookies=options.bookies,
     )
 
 

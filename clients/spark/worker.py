@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 
 from daybook.bookie.ledger.bookie_client import BookieLimits
 from daybook.bookie.ledger.context import LedgerLimits
+from daybook.bookie.ledger.security import BookieAccess
 from daybook.clients import ledgers
 from daybook.clients.ledgers.zookeeper import ZooKeeperOptions
 from daybook.clients.python import blocking
@@ -93,12 +94,23 @@ def client_of(
     return client
 
 
-def ledgers_of(url: str, zookeeper: ZooKeeperOptions | None = None) -> "ledgers.blocking.Client":
-    """Return the client of this process for these ledgers.  Raise LedgerError."""
+def ledgers_of(
+    url: str,
+    zookeeper: ZooKeeperOptions | None = None,
+    bookies: BookieAccess | None = None,
+) -> "ledgers.blocking.Client":
+    """Return the client of this process for these ledgers.
+
+    Raise LedgerError, or ValueError if a file that `bookies` names cannot be used.
+    """
     client: ledgers.blocking.Client = _get(
-        (f"ledgers, {zookeeper}", url),
+        (f"ledgers, {zookeeper}, {bookies}", url),
         lambda: ledgers.blocking.connect(
-            url, limits=_READS, connect_timeout_s=_CONNECT_S, zookeeper=zookeeper
+            url,
+            limits=_READS,
+            connect_timeout_s=_CONNECT_S,
+            zookeeper=zookeeper,
+            bookie_access=bookies,
         ),
     )
     return client

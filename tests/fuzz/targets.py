@@ -22,6 +22,7 @@ _MODULES = {
         "bookie.entry",
         "bookie.entry_list",
     ),
+    "bookie_entrance": ("bookie.digest", "bookie.entrance", "session.entrance"),
     "streams": ("stream",),
     "records": (
         "record.ledger",
@@ -48,6 +49,7 @@ WHOLE_HOSTS = frozenset(
         "http.admin",
         "session.broker",
         "session.bookie",
+        "session.entrance",
         "session.client",
         "session.ledger_client",
     }

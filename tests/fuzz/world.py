@@ -21,6 +21,7 @@ from trio.testing import MockClock
 
 from daybook.bookie.server.config import BookieConfig
 from daybook.bookie.server.host import RunningBookie, run_bookie
+from daybook.bookie.server.security import SecurityOfBookie
 from daybook.bookie.storage.limits import StoreLimits
 from daybook.bookie.storage.log import LogLimits
 from daybook.bookie.storage.segments import ReadLimits
@@ -59,6 +60,14 @@ class AppPort:
         self.app = app
         task_status.started()
         await trio.sleep_forever()
+
+
+@dataclass(frozen=True, slots=True)
+class SecuredBookie:
+    """The security of the bookie, and the settings that belong to it."""
+
+    security: SecurityOfBookie
+    settings: Callable[[BookieConfig], BookieConfig]
 
 
 @dataclass(slots=True)
@@ -107,7 +116,9 @@ def _log(errors: list[str]) -> Log:
 
 
 @asynccontextmanager
-async def open_world(*, with_broker: bool) -> AsyncGenerator[World]:
+async def open_world(
+    *, with_broker: bool, secured: SecuredBookie | None = None
+) -> AsyncGenerator[World]:
     network = SimulatedNetwork(Random(1), delay_s=(0.0001, 0.0001))
     metadata, platter = MemoryStore(VirtualClock()), Platter(Random(2))
     errors: list[str] = []
@@ -117,7 +128,7 @@ async def open_world(*, with_broker: bool) -> AsyncGenerator[World]:
         world.bookie = await nursery.start(
             partial(
                 run_bookie,
-                _BOOKIE_CONFIG,
+                _BOOKIE_CONFIG if secured is None else secured.settings(_BOOKIE_CONFIG),
                 network=network.of(BOOKIE),
                 metadata=metadata.session(BOOKIE),
                 disk=platter.mount(),
@@ -126,6 +137,7 @@ async def open_world(*, with_broker: bool) -> AsyncGenerator[World]:
                 rng=Random(3),
                 log=_log(errors),
                 store_limits=_STORE_LIMITS,
+                security=None if secured is None else secured.security,
             )
         )
         if with_broker:
@@ -162,13 +174,20 @@ _BROKER_CONFIG = BrokerConfig(
 )
 
 
-def play(scenario: Callable[[World], Awaitable[None]], *, with_broker: bool = True) -> None:
-    trio.run(_play, scenario, with_broker, clock=MockClock(autojump_threshold=0))
+def play(
+    scenario: Callable[[World], Awaitable[None]],
+    *,
+    with_broker: bool = True,
+    secured: SecuredBookie | None = None,
+) -> None:
+    trio.run(_play, scenario, with_broker, secured, clock=MockClock(autojump_threshold=0))
 
 
-async def _play(scenario: Callable[[World], Awaitable[None]], with_broker: bool) -> None:
+async def _play(
+    scenario: Callable[[World], Awaitable[None]], with_broker: bool, secured: SecuredBookie | None
+) -> None:
     with trio.fail_after(_PATIENCE_S * 10):
-        async with open_world(with_broker=with_broker) as world:
+        async with open_world(with_broker=with_broker, secured=secured) as world:
             await scenario(world)
             world.check_log()
 

@@ -16,7 +16,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
+from daybook.wire.tls import parse_certificate
 from daybook.wire.tls_files import TlsFiles
+from daybook.wire.transport import PeerCertificate
 
 _DAY = timedelta(days=1)
 
@@ -63,12 +65,15 @@ class Authority:
         valid_from: timedelta = -_DAY,
         valid_for: timedelta = 365 * _DAY,
         password: bytes | None = None,
+        unit: str = "",
     ) -> Issued:
         """Issue a certificate for `common_names` (`name` if none) and write `name`.pem and .key."""
         key = ec.generate_private_key(ec.SECP256R1())
         attributes = [
             x509.NameAttribute(NameOID.COMMON_NAME, common) for common in common_names or (name,)
         ]
+        if unit:
+            attributes.append(x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, unit))
         now = datetime.now(UTC)
         builder = (
             x509.CertificateBuilder()
@@ -98,6 +103,11 @@ class Authority:
             )
         )
         return result
+
+    def certificate(self, name: str, *, unit: str = "") -> PeerCertificate:
+        """Issue a certificate, and return it as a server gets it from its client."""
+        pem = self.issue(name, unit=unit).certificate.read_bytes()
+        return parse_certificate(x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER))
 
     def files(self, name: str, *, hosts: tuple[str, ...] = ("localhost", "127.0.0.1")) -> TlsFiles:
         """Issue a certificate, and return it with this authority as the one that is trusted."""

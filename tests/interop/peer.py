@@ -8,7 +8,7 @@
 Payloads are those of `payload`; the other side checks the entries that it reads, as `check` does.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 from daybook.clients.ledgers import Entry
 from daybook.managed_ledger.position import Position
 from tests.harness.processes import PATIENCE_S, Process, end, start
-from tests.interop.apache import Apache
+from tests.interop.apache import SMALL_JVM, Apache
 from tests.interop.cluster import SESSION_S, Cluster
 
 Wire: TypeAlias = Literal["v2", "v3"]
@@ -85,8 +85,8 @@ class Pipe:
 
 
 class Peer(Pipe):
-    def __init__(self, apache: Apache, directory: Path) -> None:
-        command = apache.command(directory, str(SOURCE))
+    def __init__(self, apache: Apache, directory: Path, jvm: Sequence[str] = SMALL_JVM) -> None:
+        command = apache.command(directory, str(SOURCE), jvm=jvm)
         super().__init__(start(command, directory / "peer.txt"))
         self._serial = count()
 

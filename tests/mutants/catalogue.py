@@ -8,6 +8,7 @@ from tests.mutants import (
     answers,
     balance,
     blocks,
+    bookie_security,
     bounds,
     bugs,
     chain,
@@ -66,6 +67,7 @@ from tests.mutants.patch import Mutant
 _AREAS = (
     ledger,
     blocks,
+    bookie_security,
     deferred,
     following,
     agreement,

@@ -100,7 +100,7 @@ def test_the_answers_to_reads() -> None:
 
 def test_auth_goes_both_ways() -> None:
     frame = bookie.encode_auth(bookie.AUTH_DISABLED, b"")
-    assert bookie.decode_request(body(frame)) == bookie.Auth(0x02030000, "AuthDisabledPlugin")
+    assert bookie.decode_request(body(frame)) == bookie.Auth(0x02030000, "AuthDisabledPlugin", b"")
     assert bookie.decode_answer(body(frame)) == AuthAnswer("AuthDisabledPlugin", b"")
 
 

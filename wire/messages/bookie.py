@@ -143,6 +143,7 @@ class BatchRead:
 class Auth:
     header: int
     plugin: str
+    payload: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +281,8 @@ def _fence_key(frame: memoryview, offset: int, header: int, flags: int) -> bytes
 
 
 def _decode_auth(frame: memoryview, header: int) -> Auth:
-    return Auth(header, _auth_message(frame).authPluginName)
+    message = _auth_message(frame)
+    return Auth(header, message.authPluginName, message.payload)
 
 
 def _auth_message(frame: memoryview) -> AuthMessage:

@@ -191,6 +191,17 @@ def encode_list_entries(txn_id: int, ledger_id: int) -> bytes:
     return encode(pb.Request(header=header, getListOfEntriesOfLedgerRequest=entries))
 
 
+def encode_start_tls(txn_id: int) -> bytes:
+    request = pb.Request(header=_header(pb.START_TLS, txn_id))
+    request.startTLSRequest.SetInParent()
+    return encode(request)
+
+
+def encode_auth(txn_id: int, plugin: str, payload: bytes) -> bytes:
+    message = pb.AuthMessage(authPluginName=plugin, payload=payload)
+    return encode(pb.Request(header=_header(pb.AUTH, txn_id), authRequest=message))
+
+
 # -- answers
 
 

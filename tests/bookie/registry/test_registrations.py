@@ -20,6 +20,7 @@ from daybook.bookie.registry.registrations import (
     writable_bookies,
 )
 from daybook.wire.metadata.memory import MemorySession, MemoryStore
+from daybook.wire.proto.bookkeeper_metadata_pb2 import BookieServiceInfoFormat
 
 PATHS = LedgerPaths()
 INFO = BookieInfo("b1", "10.0.0.1", 3181)
@@ -133,3 +134,19 @@ async def test_an_id_that_is_taken_is_refused(
     await unregister_bookie(store, PATHS, "b1")
     assert await writable_bookies(store, PATHS) == ([] if theirs else ["b1"])
     assert await readonly_bookies(store, PATHS) == (["b1"] if theirs else [])
+
+
+def test_tls_is_announced_as_apaches_bookies_do() -> None:
+    """The data endpoint has the extension `tls`; HTTP with TLS is an endpoint of its own."""
+    info = BookieInfo("b", "host", 3181, {}, 8080, 8443, tls=True)
+    record = BookieServiceInfoFormat()
+    record.ParseFromString(info.encode())
+    assert list(record.endpoints[0].extensions) == ["tls"]
+    assert [(e.protocol, e.port) for e in record.endpoints] == [
+        ("bookie-rpc", 3181),
+        ("http", 8080),
+        ("https", 8443),
+    ]
+    assert BookieInfo.decode("b", info.encode()) == info
+    plain = BookieInfo("b", "host", 3181)
+    assert BookieInfo.decode("b", plain.encode()) == plain

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from daybook.bookie.server.port import BookieServer
+from daybook.bookie.server.reception import Reception
 from daybook.bookie.server.session import ServerLimits
 from daybook.bookie.server.v3 import DiskSpace
 from daybook.bookie.storage.disk import Disk, FileDisk
@@ -37,7 +38,11 @@ DEFAULT_LIMITS = ServerLimits()
 
 class Start(Protocol):
     def __call__(
-        self, limits: ServerLimits = ..., *, disk: Disk | None = None
+        self,
+        limits: ServerLimits = ...,
+        *,
+        disk: Disk | None = None,
+        reception: Reception | None = None,
     ) -> AbstractAsyncContextManager[Running]: ...
 
 
@@ -52,7 +57,10 @@ def start(tmp_path: Path) -> Start:
 
     @asynccontextmanager
     async def running(
-        limits: ServerLimits = DEFAULT_LIMITS, *, disk: Disk | None = None
+        limits: ServerLimits = DEFAULT_LIMITS,
+        *,
+        disk: Disk | None = None,
+        reception: Reception | None = None,
     ) -> AsyncIterator[Running]:
         clock = SystemClock()
         async with (
@@ -73,6 +81,7 @@ def start(tmp_path: Path) -> Start:
                 flusher=flusher,
                 log=silent_log(),
                 disk_space=disk_space,
+                reception=reception,
             )
             listener = await TcpNetwork().listen("127.0.0.1", 0)
             nursery.start_soon(server.serve, listener)

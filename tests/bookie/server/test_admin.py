@@ -5,6 +5,8 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +21,17 @@ from daybook.bookie.registry.registrations import readonly_bookies, writable_boo
 from daybook.bookie.server.__main__ import _open_metadata
 from daybook.bookie.server.config import BookieConfig
 from daybook.bookie.server.host import RunningBookie
-from daybook.bookie.server.http import _body, create_app, serve_http
+from daybook.bookie.server.http import _body, create_app, serve_http_ports
 from daybook.wire.clock import SystemClock
-from daybook.wire.logging import log_to_stderr
+from daybook.wire.logging import log_to_stderr, silent_log
 from daybook.wire.messages.bookie import Status
 from daybook.wire.metadata.memory import MemoryStore
 from daybook.wire.metadata.store import MetadataStore
+from daybook.wire.tls import TlsServer
+from daybook.wire.tls_files import ReloadedContext, TlsFiles, client_context, server_context
 from tests.bookie.server.peer import PATIENCE_S, connect
 from tests.bookie.server.test_host import PATHS, Cluster
+from tests.harness.certificates import Authority
 
 
 class Admin:
@@ -48,11 +53,18 @@ class Admin:
         return await trio.to_thread.run_sync(ask)
 
 
+async def serve_http(app: Starlette, nursery: trio.Nursery, port: int = 0) -> int:
+    config = BookieConfig(directories=("/unused",), http_port=port)
+    http_port, https_port = await nursery.start(serve_http_ports, app, config, None, silent_log())
+    assert https_port is None
+    return int(http_port)
+
+
 @asynccontextmanager
 async def administered(running: RunningBookie) -> AsyncGenerator[Admin]:
     async with trio.open_nursery() as nursery:
         app = create_app(running, nursery)
-        port: int = await nursery.start(serve_http, app, "127.0.0.1", 0)
+        port = await serve_http(app, nursery)
         yield Admin(port)
         nursery.cancel_scope.cancel()
 
@@ -174,9 +186,9 @@ async def test_a_look_at_everything_when_asked_for(cluster: Cluster) -> None:
 async def test_a_port_of_http_that_is_taken_is_named() -> None:
     app = Starlette()
     async with trio.open_nursery() as nursery:
-        port: int = await nursery.start(serve_http, app, "127.0.0.1", 0)
+        port = await serve_http(app, nursery)
         with pytest.raises((OSError, BaseExceptionGroup)) as caught:
-            await serve_http(app, "127.0.0.1", port)
+            await serve_http(app, nursery, port)
         error: BaseException = caught.value
         while isinstance(error, BaseExceptionGroup):
             (error,) = error.exceptions
@@ -202,3 +214,33 @@ async def test_that_it_waits_for_zookeeper_is_said(
     async with _open_metadata(config, log_to_stderr()):
         await trio.sleep(10)
     assert capsys.readouterr().err.count("waiting for ZooKeeper") == said
+
+
+async def test_http_with_tls_alone(cluster: Cluster, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    files = authority.files("bookie")
+    build = partial(server_context, client_certificates="off")
+    tls = TlsServer(ReloadedContext(files, build, clock=SystemClock(), log=silent_log()))
+    config = BookieConfig(
+        directories=("/unused",),
+        http_port=-1,
+        https_port=0,
+        tls_certificate=str(files.certificate),
+        tls_key=str(files.key),
+    )
+    context = client_context(TlsFiles(trusted=authority.trusted))
+
+    def health(url: str) -> bytes:
+        with urllib.request.urlopen(url, timeout=PATIENCE_S, context=context) as answer:
+            content: bytes = answer.read()
+            return content
+
+    async with cluster.run(cluster.config()) as running, trio.open_nursery() as nursery:
+        app = create_app(running, nursery)
+        ports = await nursery.start(serve_http_ports, app, config, tls, silent_log())
+        assert ports[0] is None
+        url = f"https://127.0.0.1:{ports[1]}/healthz"
+        assert await trio.to_thread.run_sync(health, url) == b"ok"
+        with pytest.raises((OSError, HTTPException)):
+            await trio.to_thread.run_sync(health, url.replace("https", "http"))
+        nursery.cancel_scope.cancel()

@@ -27,6 +27,14 @@ def test_a_file_and_the_environment_over_it(tmp_path: Path) -> None:
     assert load(None, directories).directories == ("/x",)
 
 
+TLS: dict[str, object] = {
+    "directories": ["/d"],
+    "tls": "optional",
+    "tls_certificate": "c",
+    "tls_key": "k",
+}
+
+
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
@@ -41,6 +49,23 @@ def test_a_file_and_the_environment_over_it(tmp_path: Path) -> None:
         ({"directories": ["/d"], "bookie_id": "readonly"}, "readonly"),
         ({"directories": ["/d"], "zookeeper": ""}, "zookeeper"),
         ({"directories": ["/d"], "arena_bytes_max": 1 << 20}, "arena_bytes_max"),
+        ({"directories": ["/d"], "tls": "optional"}, "need tls_certificate"),
+        ({"directories": ["/d"], "https_port": 0}, "need tls_certificate"),
+        ({"directories": ["/d"], "tls_key": "k"}, "belong together"),
+        ({**TLS, "tls_client_certificates": "optional"}, "authorities"),
+        ({**TLS, "tls": "required"}, "needs bookie_tls"),
+        (
+            {**TLS, "tls_client_certificates": "required", "tls_trusted": "t"},
+            "needs bookie_tls",
+        ),
+        ({"directories": ["/d"], "authentication": "permit"}, "needs users_file"),
+        ({"directories": ["/d"], "users_file": "u"}, "set both, or neither"),
+        ({**TLS, "allowed_certificates": ["a"]}, "nobody shows a certificate"),
+        ({"directories": ["/d"], "bookie_user": "u"}, "belong together"),
+        (
+            {"directories": ["/d"], "authentication": "require", "users_file": "u"},
+            "needs bookie_user",
+        ),
     ],
 )
 def test_settings_that_make_no_sense(settings: dict[str, object], why: str) -> None:
@@ -79,4 +104,19 @@ def test_an_address_that_nobody_can_connect_to_is_not_advertised(host: str) -> N
     assert (
         parse({"directories": ["/d0"], "host": host, "advertised_host": "here"}).public_host
         == "here"
+    )
+
+
+def test_security_that_fits_together() -> None:
+    parse({**TLS, "authentication": "permit", "users_file": "u"})
+    parse({**TLS, "tls": "required", "bookie_tls": True})
+    parse(
+        {
+            **TLS,
+            "bookie_tls": True,
+            "tls_trusted": "t",
+            "tls_client_certificates": "required",
+            "authentication": "require",
+            "allowed_certificates": ["a"],
+        }
     )

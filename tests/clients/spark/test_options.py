@@ -1,7 +1,10 @@
 """The options of a query: defaults, and errors that say what to write instead."""
 
+import pickle
+
 import pytest
 
+from daybook.bookie.ledger.security import BookieAccess
 from daybook.clients.ledgers.zookeeper import ZooKeeperOptions
 from daybook.clients.python.credentials import PasswordFile
 from daybook.clients.python.tls import TlsOptions
@@ -181,6 +184,46 @@ def test_options_of_tls() -> None:
     assert parse_options(plain, streaming=False).tls == TlsOptions()
     assert parse_options(BASE, streaming=False).tls is None
     assert spark_options(None) == {}
+
+
+BOOKIES = {
+    "service.url": "pulsar://x",
+    "topic": "t",
+    "bookie.tls": "true",
+    "tls.trusted": "/ca.pem",
+    "bookie.user": "spark",
+    "bookie.password.file": "/run/secret",
+}
+
+
+def test_options_about_bookies() -> None:
+    options = parse_options(BOOKIES, streaming=False)
+    access = BookieAccess(True, "/ca.pem", user="spark", password_file="/run/secret")
+    assert (options.bookies, options.tls) == (access, None)
+    assert pickle.loads(pickle.dumps(options.bookies)) == access
+    both = parse_options(BOOKIES | {"service.url": "pulsar+ssl://x"}, streaming=True)
+    assert both.bookies == access
+    assert both.tls == TlsOptions("/ca.pem")
+    assert parse_options(TLS, streaming=False).bookies is None
+    only_tls = parse_options(BASE | {"bookie.tls": "true"}, streaming=False)
+    assert only_tls.bookies == BookieAccess(True)
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        ({"bookie.tls": "yes"}, "bookie.tls='yes' is neither true nor false"),
+        ({"bookie.tls": "false"}, "tls.trusted is for brokers with TLS"),
+        ({"bookie.user": " "}, "'bookie.user' is empty"),
+        ({"bookie.password.file": ""}, "'bookie.password.file' is empty"),
+    ],
+)
+def test_options_about_bookies_that_make_no_sense(extra: dict[str, str], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        parse_options(BOOKIES | extra, streaming=False)
+    half = {"service.url": "pulsar://x", "topic": "t", "bookie.user": "spark"}
+    with pytest.raises(ValueError, match="belong together"):
+        parse_options(half, streaming=False)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,99 @@
+"""The users of a bookie, in a file as Apache's `htdigest` writes it: one `user:realm:hash` a line.
+
+    htdigest -c /etc/daybook/bookie.users bookkeeper broker
+
+The realm must be `bookkeeper`, as in Apache's bookies.  The file holds hashes; whoever reads them
+can pretend to be these users to bookies, so it must be kept as secret as passwords are.
+
+A changed file counts at the next connection, half a second later at most.  While the new file
+cannot be used, the users that were read last count, so that half a file locks nobody out.
+"""
+
+import os
+from pathlib import Path
+
+import trio
+
+from daybook.wire.digest_md5 import REALM, SECRET_BYTES
+from daybook.wire.logging import Log
+from daybook.wire.settings import ConfigError
+
+_FILE_BYTES_MAX = 1 << 20
+_LOOK_S = 0.5
+
+
+class Users:
+    """The users in one file.  Raise ConfigError if it cannot be used at the start."""
+
+    def __init__(self, path: Path, log: Log) -> None:
+        self._path = path
+        self._log = log
+        self._looked_at = -_LOOK_S
+        self._stamp: tuple[int, int, int] | None = None
+        self._secrets: dict[str, bytes] = {}
+        self._usable = True
+        try:
+            self._read()
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"users_file {path}: {error}") from None
+
+    def secret(self, user: str) -> bytes | None:
+        """Return the hash that stands for the password of a user; None if there is no such one."""
+        now = trio.current_time()
+        if now - self._looked_at >= _LOOK_S:
+            self._looked_at = now
+            self._look()
+        return self._secrets.get(user)
+
+    def _look(self) -> None:
+        try:
+            if _stamp(self._path) != self._stamp:
+                self._read()
+            self._usable = True
+        except (OSError, ValueError) as error:
+            if self._usable:
+                self._usable = False
+                self._log.error(
+                    "the file of users cannot be read, so the users that were read last count",
+                    users_file=str(self._path),
+                    why=str(error),
+                )
+
+    def _read(self) -> None:
+        stamp = _stamp(self._path)
+        with self._path.open("rb") as file:
+            content = file.read(_FILE_BYTES_MAX + 1)
+        if len(content) > _FILE_BYTES_MAX:
+            raise ValueError("the file is too large")
+        self._secrets = parse(content.decode())
+        self._stamp = stamp
+
+
+def parse(text: str) -> dict[str, bytes]:
+    """Return the hash of each user.  Raise ValueError, which never quotes a line."""
+    secrets: dict[str, bytes] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        user, realm, digits = ["", "", *line.rsplit(":", 2)][-3:]
+        if realm != REALM or not user:
+            raise ValueError(
+                f"line {number} is not user:{REALM}:hash: write it with"
+                f" `htdigest FILE {REALM} USER`"
+            )
+        try:
+            secret = bytes.fromhex(digits)
+        except ValueError:
+            secret = b""
+        if len(secret) != SECRET_BYTES:
+            raise ValueError(
+                f"line {number}: the hash is not {2 * SECRET_BYTES} hexadecimal digits"
+            )
+        secrets[user] = secret
+    return secrets
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    found = os.stat(path)
+    return found.st_mtime_ns, found.st_size, found.st_ino
