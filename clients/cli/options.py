@@ -26,7 +26,6 @@ from daybook.clients.cli.chosen import (
     instead_of_variable,
 )
 from daybook.clients.cli.credentials import credential_options, given_credentials
-from daybook.clients.cli.directory_keys import directory_keys, note_keys
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.zookeeper_access import zookeeper_access_options
 
@@ -65,6 +64,7 @@ def intended_cluster(variable: str, option: str) -> "Saved | None":
     must never reach another one.
     """
     from daybook.clients.cli.directory import Directory
+    from daybook.clients.cli.directory_keys import note_keys
 
     _check_not_empty(variable)
     _check_not_empty(_DIR)
@@ -254,6 +254,8 @@ def tls_options(url: str, origin: str | None = None) -> "TlsOptions | None":
 
 
 def _tls_of_directory(url: str) -> dict[str, Any]:
+    from daybook.clients.cli.directory_keys import directory_keys
+
     keys = directory_keys(url)
     return {} if keys is None else {"trusted": keys.trusted}
 
