@@ -161,7 +161,7 @@ async def _run(config: BookieConfig, open_disk: Callable[[], Disk], log: Log) ->
             )
 
         running: RunningBookie = await nursery.start(bookie)
-        app = create_app(running, nursery)
+        app = create_app(running, nursery, security.door(config))
         http_port, https_port = await nursery.start(
             serve_http_ports, app, config, security.server, log, shortage.failed
         )

@@ -62,6 +62,14 @@ class Door:
             return next((r for r in roles_of(certificate) if r in self.allowed_roles), "")
         return ""
 
+    def may_change(self, certificate: PeerCertificate | None) -> bool:
+        """Return True if a client of the HTTP ports may change something.
+
+        Nobody shows a password there.  So where clients must prove who they are, only those may
+        that have shown an allowed certificate.
+        """
+        return self.mode != "require" or bool(self.identity_of(certificate))
+
 
 def roles_of(certificate: PeerCertificate) -> list[str]:
     """Return the roles in a certificate, as Apache's `BookieAuthZFactory` finds them.

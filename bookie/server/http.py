@@ -12,8 +12,9 @@
     GET       /api/v1/bookie/limbo             ledgers in limbo, and why they are not copied yet
 
 A bookie that is not healthy may be ready: it still serves its entries.  Apache's bookies do not
-have the last two admin requests.  No request needs a permission.  A body that is too long or
-arrives too late is refused.
+have the last two admin requests.  A GET needs no permission.  A PUT to a bookie with
+`authentication = "require"` needs an allowed certificate.  A body that is too long or arrives too
+late is refused.
 """
 
 import json
@@ -29,19 +30,24 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from daybook.bookie.server.config import BookieConfig
+from daybook.bookie.server.entrance import Door
 from daybook.bookie.server.host import RunningBookie
 from daybook.wire.errors import TlsError
-from daybook.wire.http import HttpPort
+from daybook.wire.http import CERTIFICATE, HttpPort
 from daybook.wire.logging import Log, LogLimiter
 from daybook.wire.tls import TlsServer
+from daybook.wire.transport import PeerCertificate
 
 _ADMIN_ROOT = "/api/v1/bookie"
 _GET_PUT = ["GET", "PUT"]
+_LOOKS = ("GET", "HEAD")
 _BODY_BYTES_MAX = 4096
 _BODY_TIMEOUT_S = 10.0
 _LISTED_MAX = 1000  # ledgers in limbo
@@ -118,8 +124,13 @@ def create_registry(sources: dict[str, Callable[[], object]]) -> CollectorRegist
     return registry
 
 
-def create_app(running: RunningBookie, nursery: trio.Nursery) -> Starlette:
-    """Return the application; a scrub runs in `nursery`, because it outlives its request."""
+def create_app(
+    running: RunningBookie, nursery: trio.Nursery, door: Door | None = None
+) -> Starlette:
+    """Return the application; a scrub runs in `nursery`, because it outlives its request.
+
+    `door` says who may change something; without it, everybody may.
+    """
     registry = create_registry(running.sources())
 
     async def metrics(_: Request) -> Response:
@@ -141,8 +152,30 @@ def create_app(running: RunningBookie, nursery: trio.Nursery) -> Starlette:
             Route("/healthz", healthz),
             Route("/readyz", readyz),
             *_admin_routes(running, nursery),
-        ]
+        ],
+        middleware=[Middleware(_OnlyAllowed, door=door or Door())],
     )
+
+
+class _OnlyAllowed:
+    """Refuses requests that change something to those who may not."""
+
+    def __init__(self, app: ASGIApp, door: Door) -> None:
+        self._app = app
+        self._door = door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] not in _LOOKS:
+            certificate: PeerCertificate | None = scope.get("state", {}).get(CERTIFICATE)
+            if not self._door.may_change(certificate):
+                refusal = PlainTextResponse(
+                    "this bookie asks its clients who they are: show an allowed certificate at its"
+                    " https_port (allowed_certificates, tls_client_certificates)",
+                    403,
+                )
+                await refusal(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
 
 def _admin_routes(running: RunningBookie, nursery: trio.Nursery) -> list[Route]:

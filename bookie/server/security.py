@@ -34,7 +34,12 @@ class SecurityOfBookie:
         """Return the reception of the port; None if everybody may enter, without TLS."""
         if config.tls == "off" and config.authentication == "off":
             return None
-        door = Door(
+        door = self.door(config)
+        return Reception(door, rng=rng, log=log, tls=self.server, came_without=came_without)
+
+    def door(self, config: BookieConfig) -> Door:
+        """Return the rules of the bookie."""
+        return Door(
             mode=config.authentication,
             tls=config.tls != "off",
             require_tls=config.tls == "required",
@@ -42,7 +47,6 @@ class SecurityOfBookie:
             allowed_certificates=config.allowed_certificates,
             allowed_roles=config.allowed_certificate_roles,
         )
-        return Reception(door, rng=rng, log=log, tls=self.server, came_without=came_without)
 
     async def run(self) -> None:
         """Warn of a certificate that expires, until cancelled."""

@@ -20,6 +20,7 @@ from trio.abc import Clock
 from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
 from daybook.bookie.server.__main__ import _open_metadata
 from daybook.bookie.server.config import BookieConfig
+from daybook.bookie.server.entrance import Door, Mode
 from daybook.bookie.server.host import RunningBookie
 from daybook.bookie.server.http import _body, create_app, serve_http_ports
 from daybook.wire.clock import SystemClock
@@ -244,3 +245,54 @@ async def test_http_with_tls_alone(cluster: Cluster, tmp_path: Path) -> None:
         with pytest.raises((OSError, HTTPException)):
             await trio.to_thread.run_sync(health, url.replace("https", "http"))
         nursery.cancel_scope.cancel()
+
+
+async def test_nobody_changes_a_locked_bookie_without_an_allowed_certificate(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    files = authority.files("bookie")
+    build = partial(server_context, client_certificates="optional")
+    tls = TlsServer(ReloadedContext(files, build, clock=SystemClock(), log=silent_log()))
+    config = BookieConfig(
+        directories=("/unused",),
+        https_port=0,
+        tls_certificate=str(files.certificate),
+        tls_key=str(files.key),
+        tls_trusted=str(files.trusted),
+        tls_client_certificates="optional",
+    )
+    door = Door(mode="require", allowed_certificates=("operator",))
+
+    def put(url: str, who: TlsFiles | None) -> int:
+        context = None if who is None else client_context(who)
+        body = b'{"readOnly": true}'
+        request = urllib.request.Request(f"{url}/api/v1/bookie/state/readonly", body, method="PUT")
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S, context=context) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+
+    async with cluster.run(cluster.config()) as running, trio.open_nursery() as nursery:
+        app = create_app(running, nursery, door)
+        plain, encrypted = await nursery.start(serve_http_ports, app, config, tls, silent_log())
+        urls = f"http://127.0.0.1:{plain}", f"https://127.0.0.1:{encrypted}"
+
+        async def asked(url: str, who: TlsFiles | None) -> int:
+            return await trio.to_thread.run_sync(put, url, who)
+
+        assert await asked(urls[0], None) == 403
+        assert await asked(urls[1], TlsFiles(trusted=authority.trusted)) == 403
+        assert await asked(urls[1], authority.files("mallory")) == 403
+        assert running.store.writable
+        assert await Admin(plain).ask("state") != 403
+        assert await asked(urls[1], authority.files("operator")) == 200
+        assert not running.store.writable
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("mode", ["off", "permit"])
+def test_where_clients_need_no_credentials_changes_need_none(mode: Mode) -> None:
+    assert Door(mode=mode).may_change(None)
