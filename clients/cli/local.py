@@ -9,13 +9,13 @@ import click
 
 from daybook.clients.cli.control import ask, ask_for_all
 from daybook.clients.cli.directory import Directory
+from daybook.clients.cli.directory_keys import note_keys
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import (
     LEDGERS_ROOT,
     OutputFormat,
     dir_option,
     output_option,
-    zookeeper_of,
 )
 from daybook.clients.cli.output import write_record, write_rows
 
@@ -110,7 +110,9 @@ def _count_writable(directory: Path) -> int:
     if saved is None:
         raise UserError(f"{directory / 'standalone.json'} is gone: restart the cluster.")
     paths = LedgerPaths(LEDGERS_ROOT)
-    return len(run_with_store(zookeeper_of(saved), lambda store: writable_bookies(store, paths)))
+    note_keys(directory, saved)
+    address = saved.zookeeper_address
+    return len(run_with_store(address, lambda store: writable_bookies(store, paths)))
 
 
 def _order(command: str) -> Callable[..., None]:
