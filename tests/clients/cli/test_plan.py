@@ -220,7 +220,7 @@ ONLY_BROKERS = replace(SECURE, exposure=replace(SECURE.exposure, storage=False))
 
 def test_bookies_of_a_secure_cluster_ask_everybody_for_a_certificate(directory: Directory) -> None:
     made = plan(SECURE, directory)
-    # What the ZooKeeper of others asks is not this cluster's to say.
+    # A cluster does not decide what the ZooKeeper of others asks.
     assert made.saved.locked == ("brokers", "bookies")
     security = directory.part("security")
     for part, ports in zip(made.parts[:3], made.saved.bookies, strict=True):
@@ -301,7 +301,7 @@ def test_a_cluster_whose_brokers_alone_are_locked_goes_on_as_before(directory: D
     assert plan(replaced, directory).parts[-1].environ["DAYBOOK_BROKER_BOOKIE_USER"] == "me"
     with pytest.raises(UserError, match="a secure cluster decides about bookie_user itself"):
         plan(replace(SECURE, settings=("broker.bookie_user=me",)), directory)
-    # The identity for the ZooKeeper of others is not this cluster's to say.
+    # A cluster does not decide about the identity for the ZooKeeper of others.
     others = replace(SECURE, settings=("bookie.zookeeper_user=me",))
     assert plan(others, directory).parts[0].environ["DAYBOOK_BOOKIE_ZOOKEEPER_USER"] == "me"
 
