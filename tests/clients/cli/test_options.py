@@ -343,3 +343,46 @@ def test_every_variable_of_an_option_is_known(here: Path, monkeypatch: pytest.Mo
         monkeypatch.setenv(name, "x")
     done = CliRunner().invoke(main, ["version"])
     assert "no command knows this variable" not in done.output
+
+
+def started_worker(monkeypatch: pytest.MonkeyPatch, *words: str) -> dict[str, object]:
+    """Return the settings with which `daybook autorecovery run` would start."""
+    started: list[dict[str, object]] = []
+
+    def run_service(_: str, __: str, options: dict[str, object]) -> None:
+        started.append(options)
+
+    monkeypatch.setattr("daybook.clients.cli.autorecovery.run_service", run_service)
+    done = CliRunner().invoke(main, ["autorecovery", "run", *words])
+    assert done.exit_code == 0, done.output
+    (settings,) = started
+    return {name: settings[name] for name in ("zookeeper_tls", "bookie_tls", *TLS_FILES)}
+
+
+TLS_FILES = ("tls_trusted", "tls_certificate", "tls_key")
+
+
+def test_a_worker_of_auto_recovery_gets_the_certificate(
+    here: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write_cluster(here / "daybook-data", **SECURE)
+    folder = here / "daybook-data" / "security"
+    files = [folder / "authority.pem", folder / "admin.pem", folder / "admin.pem"]
+    both = {"zookeeper_tls": True, "bookie_tls": True, **dict(zip(TLS_FILES, files, strict=True))}
+    assert started_worker(monkeypatch) == both
+    nothing = dict.fromkeys(both)
+    assert started_worker(monkeypatch, "--zookeeper", "elsewhere:1") == nothing
+    # A settings file says which ZooKeeper is meant, and how it is reached.
+    config = tmp_path / "worker.toml"
+    config.write_text('zookeeper = "elsewhere:1"\n')
+    assert started_worker(monkeypatch, "--config", str(config)) == nothing
+
+
+def test_a_worker_beside_the_zookeeper_of_others_gets_it_for_bookies_alone(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked = {**SECURE, "locked": ["brokers", "bookies"]}
+    write_cluster(here / "daybook-data", zookeeper="zk:2181", **locked)
+    found = started_worker(monkeypatch)
+    assert (found["zookeeper_tls"], found["bookie_tls"]) == (None, True)
+    assert found["tls_certificate"] == here / "daybook-data" / "security" / "admin.pem"
