@@ -50,7 +50,8 @@ class Passwords:
         """Read the file.  Raise ConfigError."""
         self._path = path
         self._log = log
-        self._lock = threading.Lock()
+        self._reading = threading.Lock()  # held while the file is looked at
+        self._lock = threading.Lock()  # held for a moment only, as the event loop waits for it
         self._unreadable = False
         self._secret = rng.randbytes(32)
         self._right: dict[bytes, None] = {}  # keyed hashes; the one used longest ago is first
@@ -75,13 +76,14 @@ class Passwords:
         return Identity(user, "basic")
 
     def _is_remembered(self, user: str, password: bytes) -> bool:
-        """Return True if the password was right lately; False also if a thread must look first."""
-        # A thread that reads the file holds the lock, and the event loop does not wait for it.
-        if not self._lock.acquire(blocking=False):
-            return False
+        """Return True if the password was right lately, and the file has not changed since."""
         try:
+            stamp = _stamp(self._path)
+        except OSError:
+            return False
+        with self._lock:
             stored = self._users.get(user)
-            if stored is None or _stamp(self._path) != self._stamp:
+            if stored is None or stamp != self._stamp:
                 return False
             key = self._keyed(user, password, stored)
             if key not in self._right:
@@ -89,10 +91,6 @@ class Passwords:
             del self._right[key]
             self._right[key] = None  # It is now the one used last.
             return True
-        except OSError:
-            return False
-        finally:
-            self._lock.release()
 
     async def _check_in_turn(self, user: str, password: bytes) -> None:
         if self._waiting >= WAITING_MAX:
@@ -137,7 +135,7 @@ class Passwords:
 
     def _read_if_changed(self) -> None:
         try:
-            with self._lock:
+            with self._reading:
                 if _stamp(self._path) != self._stamp:
                     self._read()
                 self._unreadable = False
@@ -159,9 +157,10 @@ class Passwords:
             content = file.read(_FILE_BYTES_MAX + 1)
         if len(content) > _FILE_BYTES_MAX:
             raise ValueError("the file is too large")
-        self._users = parse(content.decode())
-        self._decoy = max(self._users.values(), key=_effort, default=_NOBODY)
-        self._stamp = stamp
+        users = parse(content.decode())
+        with self._lock:
+            self._users, self._stamp = users, stamp
+            self._decoy = max(users.values(), key=_effort, default=_NOBODY)
 
 
 def credentials_of(data: bytes) -> tuple[str, bytes]:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import click
 
 from daybook.clients.cli.chosen import context_of
-from daybook.clients.cli.directory_keys import directory_keys
 from daybook.clients.cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -102,6 +101,8 @@ def given_credentials(url: str) -> Given:
         return found
     chosen = context_of(url)
     if chosen is None:
+        from daybook.clients.cli.directory_keys import directory_keys
+
         keys = directory_keys(url)
         return found if keys is None else Given(keys.admin_token.as_uri())
     own = chosen.context

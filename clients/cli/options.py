@@ -26,7 +26,6 @@ from daybook.clients.cli.chosen import (
     instead_of_variable,
 )
 from daybook.clients.cli.credentials import credential_options, given_credentials
-from daybook.clients.cli.directory_keys import directory_keys, keys_for_bookies, note_keys
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.zookeeper_access import zookeeper_access_options
 
@@ -64,6 +63,7 @@ def intended_cluster(variable: str, option: str) -> "Saved | None":
     must never reach another one.
     """
     from daybook.clients.cli.directory import Directory
+    from daybook.clients.cli.directory_keys import note_keys
 
     _check_not_empty(variable)
     _check_not_empty(_DIR)
@@ -248,6 +248,8 @@ def tls_options(url: str, origin: str | None = None) -> "TlsOptions | None":
 
 
 def _tls_of_directory(url: str) -> dict[str, Any]:
+    from daybook.clients.cli.directory_keys import directory_keys
+
     keys = directory_keys(url)
     return {} if keys is None else {"trusted": keys.trusted}
 
@@ -498,6 +500,7 @@ def bookie_access(zookeeper: str | None = None) -> "BookieAccess":
     for half of a pair.
     """
     from daybook.bookie.ledger.security import BookieAccess
+    from daybook.clients.cli.directory_keys import keys_for_bookies
     from daybook.wire.settings import ConfigError
 
     context = click.get_current_context(silent=True)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from daybook.clients.cli.directory_keys import keys_for_zookeeper
 from daybook.clients.cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -69,6 +68,7 @@ def zookeeper_access(zookeeper: str = "") -> "ZooKeeperAccess":
 
     The directory of a secure cluster says the rest, if it gave the address.  Raise UserError.
     """
+    from daybook.clients.cli.directory_keys import keys_for_zookeeper
     from daybook.wire.metadata.access import ZooKeeperAccess
     from daybook.wire.tls_files import TlsFiles
 

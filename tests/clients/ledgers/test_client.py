@@ -320,7 +320,7 @@ async def test_an_error_of_the_application_comes_out_as_it_is(
 
 async def test_errors_say_what_helps_in_words() -> None:
     kinds = [getattr(ledgers, name) for name in ledgers.__all__ if name.endswith("Error")]
-    assert len(kinds) == 20
+    assert len(kinds) == 21
     for kind in kinds:
         assert issubclass(kind, ledgers.LedgerError)
         assert isinstance(kind.outcome, ledgers.Outcome)

@@ -130,7 +130,7 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> Iterator[Topic]:
         found = Topic(client, run_there)
         monkeypatch.setattr(worker, "_kept", worker._Kept())
         monkeypatch.setattr(worker, "client_of", lambda url, patience_s, tls, who: found.owner)
-        monkeypatch.setattr(worker, "ledgers_of", lambda url, zookeeper: client)
+        monkeypatch.setattr(worker, "ledgers_of", lambda url, zookeeper, bookies: client)
         monkeypatch.setattr(worker, "discard", lambda client: None)
         yield found
 
@@ -190,7 +190,7 @@ def test_one_bookie_of_three_may_be_away(filled: Topic) -> None:
 def test_a_worker_without_rights_in_zookeeper_asks_the_broker(
     filled: Topic, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def denied(url: str, zookeeper: object) -> LedgerClient:
+    def denied(url: str, zookeeper: object, bookies: object) -> LedgerClient:
         raise MetadataDeniedError("this process has no identity")
 
     monkeypatch.setattr(worker, "ledgers_of", denied)
