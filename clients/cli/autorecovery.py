@@ -18,7 +18,6 @@ from typing import Literal
 
 import click
 
-from daybook.clients.cli.directory_keys import keys_for_bookies
 from daybook.clients.cli.options import (
     OutputFormat,
     other_instance_option,
@@ -178,6 +177,8 @@ def _access_settings(zookeeper: str) -> dict[str, object]:
 
     The directory of a secure cluster also says how to reach its bookies, if it gave the address.
     """
+    from daybook.clients.cli.directory_keys import keys_for_bookies
+
     access = zookeeper_access(zookeeper)
     files = access.tls or TlsFiles()
     if keys := keys_for_bookies(zookeeper):

@@ -9,7 +9,6 @@ import click
 
 from daybook.clients.cli.control import ask, ask_for_all
 from daybook.clients.cli.directory import Directory
-from daybook.clients.cli.directory_keys import note_keys
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import (
     LEDGERS_ROOT,
@@ -104,6 +103,7 @@ def _count_writable(directory: Path) -> int:
     """Return the number of bookies that are registered as writable, which brokers rely on."""
     from daybook.bookie.registry.paths import LedgerPaths
     from daybook.bookie.registry.registrations import writable_bookies
+    from daybook.clients.cli.directory_keys import note_keys
     from daybook.clients.cli.metadata import run_with_store
 
     saved = Directory(directory).load()
