@@ -104,13 +104,16 @@ class Authority:
         now: datetime,
         *,
         key: ec.EllipticCurvePrivateKey | None = None,
+        common_name: str = "",
     ) -> Issued:
         """Issue a certificate for a server with these names and addresses.
 
-        Without `key` a new private key is made.  Raise UserError for something that is no name.
+        Without `key` a new private key is made.  The common name is the first name unless it is
+        given.  Raise UserError for something that is no name.
         """
         alternatives = [_alternative(name) for name in dict.fromkeys(names)]
-        common = next((name for name in names if len(name) <= _COMMON_NAME_MAX), "daybook")
+        fitting = (name for name in names if len(name) <= _COMMON_NAME_MAX)
+        common = common_name or next(fitting, "daybook")
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         return self._issue(common, alternatives, usages, life, now, key)
 

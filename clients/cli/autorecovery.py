@@ -167,16 +167,28 @@ def run(
         # A settings file wins over a default address.
         "zookeeper": None if given else zookeeper,
         "ledgers_root": None if given_root else root,
-        **_access_settings(),
+        **_access_settings("" if given else zookeeper),
     }
     run_service("daybook.bookie.replication", "DAYBOOK_AUTORECOVERY_", options)
 
 
-def _access_settings() -> dict[str, object]:
-    """Return the settings for what the options say about ZooKeeper; None: as the file says."""
-    access = zookeeper_access()
+def _access_settings(zookeeper: str) -> dict[str, object]:
+    """Return the settings for what the options say about ZooKeeper; None: as the file says.
+
+    The directory of a secure cluster also says how to reach its bookies, if it gave the address.
+    """
+    from daybook.clients.cli.directory_keys import keys_for_bookies
+
+    access = zookeeper_access(zookeeper)
     files = access.tls or TlsFiles()
+    if keys := keys_for_bookies(zookeeper):
+        files = TlsFiles(
+            files.certificate or keys["certificate"],
+            files.key or keys["key"],
+            files.trusted or keys["trusted"],
+        )
     return {
+        "bookie_tls": True if keys else None,
         "zookeeper_tls": None if access.tls is None else True,
         "zookeeper_user": access.user or None,
         "zookeeper_password_file": access.password_file,

@@ -27,7 +27,12 @@ from daybook.bookie.ledger.client import LedgerClient
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.cookies import known_bookies
 from daybook.bookie.registry.paths import LedgerPaths
-from daybook.bookie.registry.registrations import bookie_info, readonly_bookies, writable_bookies
+from daybook.bookie.registry.registrations import (
+    BookieInfo,
+    bookie_info,
+    readonly_bookies,
+    writable_bookies,
+)
 from daybook.bookie.registry.underreplication import Underreplication
 from daybook.bookie.replication.decommission import (
     Decommission,
@@ -91,16 +96,21 @@ async def _bookies(store: MetadataStore, paths: LedgerPaths) -> list[dict[str, o
             state = "away"
         else:
             state = "readonly" if bookie_id in readonly else "writable"
-        has_http = info is not None and info.http_port is not None
         rows.append(
             {
                 "bookie": bookie_id,
                 "state": state,
                 "address": f"{info.host}:{info.port}" if info else None,
-                "http": f"http://{info.host}:{info.http_port}" if info and has_http else None,
+                "http": None if info is None else _http_url(info),
             }
         )
     return rows
+
+
+def _http_url(info: BookieInfo) -> str | None:
+    if info.http_port is not None:
+        return f"http://{info.host}:{info.http_port}"
+    return None if info.https_port is None else f"https://{info.host}:{info.https_port}"
 
 
 @bookies.command(short_help="Probe each bookie, and count the ledgers on it.")

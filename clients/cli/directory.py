@@ -2,7 +2,7 @@
 
 DIR/lock               locked by the process that runs the cluster; contains its pid
 DIR/standalone.json    the ports and the ZooKeeper of the cluster; ports identify the bookies; also
-                       whether the cluster is secure, and where its brokers were reached last
+                       which parts are locked, and where its brokers were reached last
 DIR/control.path       the path of the Unix socket for `daybook local`
 DIR/conf/NAME.toml     the settings of the parts, written at every start
 DIR/logs/NAME.log
@@ -22,8 +22,9 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from daybook.clients.cli.errors import UserError
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 _FIRST_VERSION = 1  # without `security`, `host` and `names`
+_SECOND_VERSION = 2  # without `locked`: brokers are, if the cluster is secure
 LOOPBACK = "127.0.0.1"
 _SCHEMES = {False: ("pulsar", "http"), True: ("pulsar+ssl", "https")}
 Choice: TypeAlias = Literal["older", "none", "insecure", "secure"]
@@ -32,6 +33,8 @@ Choice: TypeAlias = Literal["older", "none", "insecure", "secure"]
 older: it was made before there was a choice; none: it needs none, since only this machine reaches
 it; insecure: it is open to everybody who reaches it; secure: it asks who its clients are.
 """
+Locked: TypeAlias = tuple[Literal["brokers", "bookies", "zookeeper"], ...]
+"""The parts of a secure cluster that ask who comes; a ZooKeeper of others is none of its parts."""
 # A Unix socket's path may have 107 bytes on Linux, 103 on others.
 _SOCKET_PATH_BYTES_MAX = 100
 
@@ -55,6 +58,12 @@ class Saved:
     security: Choice = "older"
     host: str = LOOPBACK  # by which the brokers are reached
     names: tuple[str, ...] = ()  # further names in the certificate of the brokers
+    locked: Locked = ()
+
+    @property
+    def zookeeper_address(self) -> str:
+        """HOST:PORT,... of the ZooKeeper."""
+        return self.zookeeper or f"{LOOPBACK}:{self.zookeeper_port}"
 
     @property
     def service_url(self) -> str:
@@ -97,7 +106,7 @@ class Directory:
             return None
         try:
             found = json.loads(file.read_text())
-            if found["version"] not in (_FIRST_VERSION, FORMAT_VERSION):
+            if found["version"] not in (_FIRST_VERSION, _SECOND_VERSION, FORMAT_VERSION):
                 raise UserError(
                     f"{file} was written by another version of Daybook: use that version."
                 )
@@ -139,6 +148,7 @@ def _saved(found: Mapping[str, Any]) -> Saved:
             raise ValueError(found["security"])
         later = {"security": found["security"], "host": str(found["host"])}
         later["names"] = tuple(str(name) for name in found["names"])
+        later["locked"] = _locked(found)
     return Saved(
         zookeeper=found["zookeeper"],
         zookeeper_port=found["zookeeper_port"],
@@ -146,6 +156,18 @@ def _saved(found: Mapping[str, Any]) -> Saved:
         brokers=tuple(Ports(**ports) for ports in found["brokers"]),
         **later,
     )
+
+
+def _locked(found: Mapping[str, Any]) -> Locked:
+    is_secure = found["security"] == "secure"
+    if found["version"] == _SECOND_VERSION:
+        return ("brokers",) if is_secure else ()
+    locked = found["locked"]
+    # A part that this release does not know cannot be opened by accident.
+    known = all(part in ("brokers", "bookies", "zookeeper") for part in locked)
+    if not known or is_secure != ("brokers" in locked):
+        raise ValueError(locked)
+    return tuple(locked)
 
 
 def find_control_socket(directory: Path) -> Path:

@@ -26,6 +26,8 @@ from daybook.clients.cli.options import (
     LEDGERS_ROOT,
     ZOOKEEPER,
     OutputFormat,
+    bookie_access,
+    bookie_options,
     check_root,
     check_zookeeper,
     intended_admin_url,
@@ -89,6 +91,7 @@ def _check_zookeeper(
     callback=check_root,
     help="The path of the ledgers in ZooKeeper.",
 )
+@bookie_options
 @zookeeper_access_options
 @click.option(
     "--stale-days",
@@ -146,7 +149,9 @@ def doctor(
     security = _security(admin_url, zookeeper)
     answers = ClusterAnswers(SystemClock().now_ms(), stale_days, all_topics)
     try:
-        questions = Questions(answers, admin_url, zookeeper, root, security)
+        questions = Questions(
+            answers, admin_url, zookeeper, root, security, bookie_access(zookeeper or "")
+        )
     except ValueError as error:
         raise click.BadParameter(f"{error}.", param_hint="--admin-url") from error
 

@@ -9,7 +9,8 @@ its part of `ClusterAnswers`; what fails, or takes too long, stays `Unknown`.  I
 two addresses is given, the other one comes from the cluster itself.
 
 With an admin URL of https, brokers are asked over https alone.  Without one, a broker is asked over
-https if it has no other port.  Bookies are shown no credentials.
+https if it has no other port.  Bookies are shown what `BookieAccess` says; one that lets nobody in
+without it, and is shown nothing, is known to serve, and no more.
 """
 
 import json
@@ -26,17 +27,20 @@ import trio
 from daybook.bookie.errors import LedgerError, RegistryError
 from daybook.bookie.ledger.admin_states import AdminStates
 from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.ledger.security import BookieAccess, BookieSecurity, open_bookie_security
 from daybook.bookie.registry.cookies import known_bookies
 from daybook.bookie.registry.instance import read_binding, root_instance_id
 from daybook.bookie.registry.layout import check_layout
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.registrations import (
+    BookieInfo,
     bookie_info,
     readonly_bookies,
     writable_bookies,
 )
 from daybook.bookie.registry.underreplication import Underreplication
 from daybook.bookie.replication.status_records import StatusRecords
+from daybook.clients.cli.bookie_question import ask_info
 from daybook.clients.cli.doctor_answers import (
     Answer,
     BookieAnswers,
@@ -57,11 +61,12 @@ from daybook.clients.python.admin import Admin, parse_admin_url
 from daybook.clients.python.credentials import Basic, Token
 from daybook.clients.python.errors import AdminError, AdminInDoubtError, BrokerError, NotFoundError
 from daybook.clients.python.tls import TlsOptions, is_encrypted
+from daybook.wire.clock import SystemClock
 from daybook.wire.errors import WireError
-from daybook.wire.messages.bookie_v3 import decode_response, encode_bookie_info
+from daybook.wire.logging import silent_log
 from daybook.wire.metadata.store import MetadataError, MetadataStore
 from daybook.wire.metadata.zookeeper import open_zookeeper
-from daybook.wire.probe import NoAnswerError, NotAskedError, ask_port
+from daybook.wire.probe import NoAnswerError, NotAskedError
 from daybook.wire.topics import TopicName, url_encode
 
 _GUARDS, _BROKERS, _SINKS = "/daybook/guards", "/loadbalance/brokers", "/daybook/sinks"
@@ -107,9 +112,11 @@ class Questions:
         zookeeper: str | None,
         root: str | None,
         security: Security | None = None,
+        bookie_access: BookieAccess | None = None,
     ) -> None:
         """Raise ValueError if `admin_url` is no URL of brokers."""
         self._security = security or Security()
+        self._bookie_access = bookie_access or BookieAccess()
         self._https = admin_url is not None and is_encrypted(admin_url)
         self.answers = answers
         self._admin_url = admin_url
@@ -117,7 +124,7 @@ class Questions:
         answers.named = [f"{host}:{port}" for host, port in named]
         self._zookeeper = zookeeper
         self._root = root
-        self._access = zookeeper_access()
+        self._access = zookeeper_access(zookeeper or "")
         self._members: dict[str, Member] = {}  # the brokers in the metadata store
         self._store_why = "its address is not known, because no broker told it"
         self._rest_asked = trio.Event()  # the brokers have told who is registered
@@ -448,6 +455,8 @@ class Questions:
             known = await known_bookies(store, paths)
             orders = await AdminStates(store, paths).list()
             rows: dict[str, BookieAnswers] = {}
+            access = self._bookie_access
+            security = open_bookie_security(access, clock=SystemClock(), log=silent_log())
 
             async def one(name: str) -> None:
                 order = orders.get(BookieId(name))
@@ -457,8 +466,8 @@ class Questions:
                 if info is None:
                     rows[name] = BookieAnswers(name, "away", words)
                     return
-                http = None if info.http_port is None else f"{info.host}:{info.http_port}"
-                rows[name] = await _ask_bookie(name, state, words, info.host, info.port, http)
+                unhealthy = await _health(info, access)
+                rows[name] = await _ask_bookie(security, info, state, words, unhealthy)
 
             await self._each(sorted({*writable, *readonly, *known}), one)
             return [rows[name] for name in sorted(rows)]
@@ -466,18 +475,29 @@ class Questions:
         self.answers.bookies = await _answer(ask)
 
 
+async def _health(info: BookieInfo, access: BookieAccess) -> str:
+    """Return what is wrong according to /healthz; "" if nothing is, or if that is not known."""
+    if info.http_port is not None:
+        admin = Admin(f"http://{info.host}:{info.http_port}", timeout_s=_QUICK_S)
+    elif info.https_port is not None and access.tls:
+        tls = TlsOptions(access.trusted, access.certificate, access.key)
+        admin = Admin(f"https://{info.host}:{info.https_port}", tls=tls, timeout_s=_QUICK_S)
+    else:
+        return ""
+    found = await _readiness(admin, "/healthz")
+    return "" if isinstance(found, Unknown) else found  # Its own port matters.
+
+
 async def _ask_bookie(
-    name: str, state: str, order: str | None, host: str, port: int, http: str | None
+    security: BookieSecurity | None,
+    registered: BookieInfo,
+    state: str,
+    order: str | None,
+    unhealthy: str,
 ) -> BookieAnswers:
-    unhealthy: Answer[str] = ""
-    if http is not None:
-        unhealthy = await _readiness(Admin(f"http://{http}", timeout_s=_QUICK_S), "/healthz")
-    if isinstance(unhealthy, Unknown):  # Its own port matters, and is asked below.
-        unhealthy = ""
-    ask = partial(ask_port, host, port, encode_bookie_info(1), _QUICK_S)
+    name, host, port = registered.bookie_id, registered.host, registered.port
     try:
-        frame = await trio.to_thread.run_sync(ask, abandon_on_cancel=True)
-        info = decode_response(frame).getBookieInfoResponse
+        info = await ask_info(security, name, host, port, _QUICK_S)
     except (NoAnswerError, NotAskedError, WireError) as error:
         return BookieAnswers(name, state, order, str(error), unhealthy)
     told = info.HasField("freeDiskSpace") and info.HasField("totalDiskCapacity")

@@ -10,7 +10,8 @@ A new cluster that others can reach has to be secure, or its owner says that it 
     secure        any                  secure      insecure      secure
 
 An "older" cluster was made before there was a choice.  Bookies and ZooKeeper always listen on the
-loopback interface.
+loopback interface.  They are locked together with the brokers, except in a cluster that was made
+secure when brokers alone could be locked: there a start with `--lock-storage` locks them.
 """
 
 import socket
@@ -32,6 +33,7 @@ class Exposure:
     security: Choice = "none"
     names: tuple[str, ...] = ()  # further names in the certificate of the brokers
     warnings: tuple[str, ...] = ()
+    storage: bool = False  # bookies and ZooKeeper are locked, too, in a secure cluster
 
     @property
     def is_secure(self) -> bool:
@@ -43,6 +45,7 @@ def decide_exposure(
     advertised_host: str | None,
     *,
     secure: bool | None,
+    lock_storage: bool = False,
     names: Sequence[str],
     before: Saved | None,
     has_keys: bool,
@@ -61,6 +64,8 @@ def decide_exposure(
                 " with --secure locks it again"
             )
         choice = "secure" if secure else "insecure"
+    if lock_storage and choice != "secure":
+        raise UserError("--lock-storage is for a secure cluster: give --secure, too.")
     if names and choice != "secure":
         raise UserError("--san is for the certificate of a secure cluster: give --secure, too.")
     if choice != "secure" and not _is_local(listens):
@@ -81,6 +86,7 @@ def decide_exposure(
         security=choice,
         names=tuple(names) or (() if before is None else before.names),
         warnings=tuple(warnings),
+        storage=choice == "secure" and (lock_storage or not _only_brokers(before)),
     )
 
 
@@ -89,6 +95,11 @@ def _choice(before: Saved | None, has_keys: bool) -> Choice:
         # The state was lost or removed, and the keys were not: never open such a cluster.
         return "secure" if has_keys else "none"
     return before.security
+
+
+def _only_brokers(before: Saved | None) -> bool:
+    """Return True for a cluster that is secure, and whose bookies and ZooKeeper ask nobody."""
+    return before is not None and before.security == "secure" and "bookies" not in before.locked
 
 
 def _is_local(host: str) -> bool:

@@ -15,7 +15,6 @@ from daybook.clients.cli.options import (
     OutputFormat,
     dir_option,
     output_option,
-    zookeeper_of,
 )
 from daybook.clients.cli.output import write_record, write_rows
 
@@ -104,13 +103,16 @@ def _count_writable(directory: Path) -> int:
     """Return the number of bookies that are registered as writable, which brokers rely on."""
     from daybook.bookie.registry.paths import LedgerPaths
     from daybook.bookie.registry.registrations import writable_bookies
+    from daybook.clients.cli.directory_keys import note_keys
     from daybook.clients.cli.metadata import run_with_store
 
     saved = Directory(directory).load()
     if saved is None:
         raise UserError(f"{directory / 'standalone.json'} is gone: restart the cluster.")
     paths = LedgerPaths(LEDGERS_ROOT)
-    return len(run_with_store(zookeeper_of(saved), lambda store: writable_bookies(store, paths)))
+    note_keys(directory, saved)
+    address = saved.zookeeper_address
+    return len(run_with_store(address, lambda store: writable_bookies(store, paths)))
 
 
 def _order(command: str) -> Callable[..., None]:

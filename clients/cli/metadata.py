@@ -84,7 +84,7 @@ async def _compare(store: MetadataStore, zookeeper: str, root: str, *, writes: b
 
 def run_with_store(zookeeper: str, work: Callable[[MetadataStore], Awaitable[T]]) -> T:
     """Run `work` in a new session; errors become sentences."""
-    access = zookeeper_access()
+    access = zookeeper_access(zookeeper)
 
     async def run() -> T:
         contact = _Contact(zookeeper)

@@ -39,7 +39,6 @@ DEFAULT_DIRECTORY = "daybook-data"
 SERVICE_URL = "pulsar://127.0.0.1:6650"
 ADMIN_URL = "http://127.0.0.1:8080"
 ZOOKEEPER = "127.0.0.1:2181"
-_HOST = "127.0.0.1"
 LEDGERS_ROOT = "/ledgers"
 _HOST_PORT = re.compile(r"([^\s:\[\]]+|\[[^\s\[\]]+\])(:(?P<port>\d+))?")
 _PORT_MAX = 65535
@@ -146,12 +145,7 @@ def intended_zookeeper() -> str:
     if found is not None:
         return found
     saved = intended_cluster("DAYBOOK_ZOOKEEPER", "--zookeeper")
-    return ZOOKEEPER if saved is None else zookeeper_of(saved)
-
-
-def zookeeper_of(saved: "Saved") -> str:
-    """Return HOST:PORT of the ZooKeeper of a standalone cluster."""
-    return saved.zookeeper or f"{_HOST}:{saved.zookeeper_port}"
+    return ZOOKEEPER if saved is None else saved.zookeeper_address
 
 
 def _directory() -> str:
@@ -499,16 +493,24 @@ def bookie_options(function: Function) -> Function:
     return tls(user(password_file(function)))
 
 
-def bookie_access() -> "BookieAccess":
-    """Return how the running command reaches bookies.  Raise `UserError` for half of a pair."""
+def bookie_access(zookeeper: str | None = None) -> "BookieAccess":
+    """Return how the running command reaches the bookies that this ZooKeeper names.
+
+    Without an address, it is the one that the command was given or has found.  Raise `UserError`
+    for half of a pair.
+    """
     from daybook.bookie.ledger.security import BookieAccess
+    from daybook.clients.cli.directory_keys import keys_for_bookies
     from daybook.wire.settings import ConfigError
 
     context = click.get_current_context(silent=True)
     meta = {} if context is None else context.meta
-    given, files = meta.get(_BOOKIES, {}), meta.get(_TLS, {})
+    if zookeeper is None and context is not None:
+        zookeeper = context.params.get("zookeeper")
+    keys = keys_for_bookies(zookeeper or "")
+    given, files = meta.get(_BOOKIES, {}), {**keys, **meta.get(_TLS, {})}
     access = BookieAccess(
-        tls=bool(given.get("tls")),
+        tls=bool(given.get("tls") or keys),
         trusted=files.get("trusted"),
         certificate=files.get("certificate"),
         key=files.get("key"),

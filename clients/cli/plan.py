@@ -6,11 +6,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from daybook.clients.cli.directory import Directory, Ports, Saved, in_url
+from daybook.clients.cli.directory import Directory, Locked, Ports, Saved, in_url
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.exposure import Exposure
 from daybook.clients.cli.ports import HOST, PortChooser
-from daybook.clients.cli.secure import FOLDER, OWN_SETTINGS, Security, names_for
+from daybook.clients.cli.secure import (
+    FOLDER,
+    OWN_SETTINGS,
+    OWN_STORAGE_SETTINGS,
+    OWN_ZOOKEEPER_SETTINGS,
+    Security,
+    names_for,
+)
 from daybook.clients.cli.supervisor import Part
 from daybook.clients.cli.zookeeper import Server, find_server
 from daybook.wire.settings import ANY_ADDRESS
@@ -65,6 +72,7 @@ class Plan:
     ack_quorum: int  # the number of bookies that store an entry before it is acknowledged
     ignored: tuple[str, ...]  # environment variables that have no effect here
     security: Security | None  # None: not a secure cluster.  Its files are not made yet.
+    server: Server | None  # the ZooKeeper of the cluster.  Its files are not made yet, either.
 
 
 def make_plan(
@@ -75,10 +83,11 @@ def make_plan(
     Raise `UserError` if the options cannot be satisfied.
     """
     exposure = options.exposure
-    own = _OWN_SETTINGS | OWN_SETTINGS if exposure.is_secure else _OWN_SETTINGS
-    extra = _parse_settings(options.settings, own)
     before = directory.load()
     external = _external_zookeeper(options, before, directory)
+    locked = _locked(exposure, external)
+    own = _own_settings(locked)
+    extra = _parse_settings(options.settings, own)
     count = _count_bookies(options, before, directory)
     saved = Saved(
         zookeeper=external,
@@ -88,22 +97,24 @@ def make_plan(
         security=exposure.security,
         host=exposure.advertised_host,
         names=exposure.names,
+        locked=locked,
     )
     security = _security(exposure, directory)
     ignored = tuple(sorted(name for name in environ if is_for_one_part(name, own)))
     told = {name: value for name, value in environ.items() if name not in ignored}
     zookeeper = external or f"{HOST}:{saved.zookeeper_port}"
     parts: list[Part] = []
+    server: Server | None = None
     if not external:
         server = find_server(
             directory.part("zookeeper"),
             saved.zookeeper_port,
             zookeeper_home=options.zookeeper_home,
             environ=environ,
+            tls=None if security is None else security.zookeeper_server,
         )
-        server.prepare()
         parts.append(_zookeeper_part(server, directory, environ))
-    common = _Common(zookeeper, directory, security)
+    common = _Common(zookeeper, directory, security, "zookeeper" in locked)
     for index, its_ports in enumerate(saved.bookies):
         parts.append(_bookie_part(index, its_ports, common, {**told, **extra["bookie"]}))
     for index, its_ports in enumerate(saved.brokers):
@@ -118,6 +129,7 @@ def make_plan(
         ack_quorum=_ack_quorum(count, {**environ, **extra["broker"]}),
         ignored=ignored,
         security=security,
+        server=server,
     )
 
 
@@ -128,13 +140,35 @@ class _Common:
     zookeeper: str
     directory: Directory
     security: Security | None
+    zookeeper_tls: bool
+
+
+def _locked(exposure: Exposure, external: str) -> Locked:
+    if not exposure.is_secure:
+        return ()
+    if not exposure.storage:
+        return ("brokers",)
+    return ("brokers", "bookies") if external else ("brokers", "bookies", "zookeeper")
+
+
+def _own_settings(locked: Locked) -> Set[str]:
+    """Return the settings that the cluster decides about itself."""
+    own: Set[str] = _OWN_SETTINGS
+    if "brokers" in locked:
+        own |= OWN_SETTINGS
+    if "bookies" in locked:
+        own |= OWN_STORAGE_SETTINGS
+    if "zookeeper" in locked:
+        own |= OWN_ZOOKEEPER_SETTINGS
+    return own
 
 
 def _security(exposure: Exposure, directory: Directory) -> Security | None:
     if not exposure.is_secure:
         return None
     hosts = [host for host in (exposure.host, exposure.advertised_host) if host not in ANY_ADDRESS]
-    return Security(directory.part(FOLDER), names_for(hosts, exposure.names))
+    names = names_for(hosts, exposure.names)
+    return Security(directory.part(FOLDER), names, exposure.storage)
 
 
 def _parse_settings(settings: Sequence[str], own: Set[str]) -> dict[str, dict[str, str]]:
@@ -280,11 +314,14 @@ def _bookie_part(index: int, ports: Ports, common: _Common, environ: Mapping[str
         "zookeeper": common.zookeeper,
         "exit_with_parent": True,
     }
+    secure = common.security is not None and common.security.storage
     if common.security is not None:
-        settings |= common.security.bookie_settings()
+        settings |= common.security.bookie_settings(ports.http_port)
+    if common.zookeeper_tls:
+        settings["zookeeper_tls"] = True
     facts = {
         "address": f"{HOST}:{ports.port}",
-        "http_url": f"http://{HOST}:{ports.http_port}",
+        "http_url": f"{'https' if secure else 'http'}://{HOST}:{ports.http_port}",
     }
     return _python_part(
         name, "bookie", "daybook.bookie.server", settings, facts, common.directory, environ
@@ -307,6 +344,8 @@ def _broker_part(
     if common.security is not None:
         audit = common.directory.log(name).with_suffix(".audit.jsonl")
         settings |= common.security.broker_settings(ports.port, ports.http_port, audit)
+    if common.zookeeper_tls:
+        settings["zookeeper_tls"] = True
     host = in_url(exposure.advertised_host)
     secure = common.security is not None
     facts = {

@@ -1,18 +1,25 @@
 """The secrets of a secure standalone cluster, in the folder `security` of its data directory.
 
     authority.pem, authority.key     the authority whose certificates clients trust (10 years)
-    server.pem                       the certificate of the brokers, and its private key (90 days)
+    server.pem                       the certificate of brokers and bookies, and its key (90 days)
+    zookeeper.pem                    the certificate of ZooKeeper, and its key (10 years)
+    admin.pem                        the certificate of commands, and its key (90 days)
     token-private.pem, token-public.pem    the keys of tokens
     admin.token                      a token for the role `admin`, which may do everything
     broker.token                     the token by which brokers introduce themselves to each other
     environment.sh                   the variables by which commands find the cluster
 
 The folder appears as a whole, so a start that was interrupted leaves none.  Files that are made
-from the keys (`server.pem`, the tokens) are made anew if they are away.  Keys are never made anew:
+from the keys (certificates, tokens) are made anew if they are away.  Keys are never made anew:
 clients would meet an authority that they do not trust, or tokens that count no more.
 
-`server.pem` holds the certificate and its key, so that one step replaces both.  It is replaced when
-two thirds of its life are over, at a start and while the cluster runs; brokers read it again.
+A file of a certificate holds its key, too, so that one step replaces both.  It is replaced when two
+thirds of its life are over, at a start and while the cluster runs; all but ZooKeeper read it again.
+ZooKeeper reads its certificate at its start, so that one lives as long as the authority.
+
+Bookies let in who shows a certificate of the authority with the common name of `server.pem` or of
+`admin.pem`, and ZooKeeper who shows one with any name.  A cluster that was made secure before there
+was this has `storage` False: its bookies and its ZooKeeper ask nobody.
 """
 
 import shlex
@@ -32,15 +39,18 @@ from daybook.wire.clock import WallClock
 
 if TYPE_CHECKING:
     from daybook.clients.cli.authority import Authority
+    from daybook.clients.cli.zookeeper import ServerTls
 
 FOLDER = "security"
 ADMIN_ROLE, BROKER_ROLE = "admin", "broker"
+SERVER_NAME, ADMIN_NAME = "daybook", "admin"  # common names of certificates
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 _LOOK_S = 3600.0
 _AUTHORITY_ENDS_SOON = timedelta(days=180)
 _KEYS = ("authority.pem", "authority.key", "token-private.pem", "token-public.pem")
 _TOKENS = {"admin.token": ADMIN_ROLE, "broker.token": BROKER_ROLE}
-_SECRETS = ("authority.key", "token-private.pem", "server.pem", *_TOKENS)
+_CERTIFICATES = ("server.pem", "zookeeper.pem", "admin.pem")
+_SECRETS = ("authority.key", "token-private.pem", *_CERTIFICATES, *_TOKENS)
 # A secure cluster sets these itself: nothing else may weaken or contradict them.
 OWN_SETTINGS = frozenset(
     (
@@ -50,14 +60,27 @@ OWN_SETTINGS = frozenset(
         "anonymous_role",
     )
 )
+# So does one whose bookies are locked, and one whose ZooKeeper is.
+OWN_STORAGE_SETTINGS = frozenset(
+    (
+        *("tls", "tls_client_certificates", "authentication_force", "users_file"),
+        *("allowed_certificates", "allowed_certificate_roles"),
+        *("bookie_tls", "bookie_user", "bookie_password_file"),
+    )
+)
+OWN_ZOOKEEPER_SETTINGS = frozenset(("zookeeper_tls", "zookeeper_user", "zookeeper_password_file"))
 
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """The folder, and the names to which the certificate of the brokers is made out."""
+    """The folder, and the names to which the certificate of the brokers is made out.
+
+    `storage`: bookies, and ZooKeeper if it belongs to the cluster, are locked, too.
+    """
 
     directory: Path
     names: tuple[str, ...]
+    storage: bool = False
 
     @property
     def trusted(self) -> Path:
@@ -67,6 +90,15 @@ class Security:
     @property
     def server(self) -> Path:
         return self.directory / "server.pem"
+
+    @property
+    def zookeeper(self) -> Path:
+        return self.directory / "zookeeper.pem"
+
+    @property
+    def admin_certificate(self) -> Path:
+        """The file with the certificate of commands and its key, for bookies and ZooKeeper."""
+        return self.directory / "admin.pem"
 
     @property
     def admin_token(self) -> Path:
@@ -94,16 +126,51 @@ class Security:
             "broker_token_file": str(self.directory / "broker.token"),
             "authenticate_metrics": True,
             "audit_file": str(audit_file),
+            **({"bookie_tls": True} if self.storage else {}),
         }
 
-    def bookie_settings(self) -> dict[str, Any]:
-        """Return the settings of a bookie.  It has no TLS and no authentication yet."""
-        return {}
+    def bookie_settings(self, http_port: int) -> dict[str, Any]:
+        """Return the settings of a bookie with this HTTP port, which has TLS, too.
+
+        All clients of the bookies in the cluster start together with them, and have certificates,
+        so `authentication_force` locks none of them out.
+        """
+        if not self.storage:
+            return {}
+        return {
+            "http_port": -1,
+            "https_port": http_port,
+            "tls": "required",
+            "tls_certificate": str(self.server),
+            "tls_key": str(self.server),
+            "tls_trusted": str(self.trusted),
+            "tls_client_certificates": "required",
+            "authentication": "require",
+            "authentication_force": True,
+            "allowed_certificates": [SERVER_NAME, ADMIN_NAME],
+            "bookie_tls": True,
+        }
+
+    @property
+    def zookeeper_server(self) -> "ServerTls | None":
+        """The TLS of the cluster's own ZooKeeper; None if it asks nobody."""
+        if not self.storage:
+            return None
+        from daybook.clients.cli.zookeeper import ServerTls
+        from daybook.wire.tls_files import TlsFiles
+
+        return ServerTls(TlsFiles(self.zookeeper, self.zookeeper, self.trusted), "required")
+
+    @property
+    def admin_files(self) -> dict[str, Path]:
+        """The files of TLS by which a command enters bookies and the cluster's own ZooKeeper."""
+        certificate = self.admin_certificate
+        return {"trusted": self.trusted, "certificate": certificate, "key": certificate}
 
     # -- making and renewing
 
     def prepare(self, clock: WallClock, report: Callable[[str], None]) -> None:
-        """Make what is away, and renew the certificate if it is due or lacks a name.
+        """Make what is away, and renew a certificate that is due or lacks a name.
 
         Raise UserError for keys that are lost or damaged, or that others may read, and for a clock
         at whose time the authority is not valid.
@@ -132,25 +199,46 @@ class Security:
                 " the folder, start again with --secure, and give all clients the new authority and"
                 " new tokens"
             )
-        if self.renew(clock) and not is_new:
-            report("the certificate of the brokers was renewed")
+        if (renewed := self.renew(clock)) and not is_new:
+            report(_listed(renewed))
         self._make_tokens(clock)
 
-    def renew(self, clock: WallClock) -> bool:
-        """Replace the certificate of the brokers if it is time; return True if it was.
+    def renew(self, clock: WallClock) -> list[Path]:
+        """Replace the certificates that are away or due; return those that were replaced.
 
         Raise UserError if the authority cannot sign one.
         """
-        if not self._is_renewal_due(clock):
-            return False
-        from daybook.clients.cli.authority import CERTIFICATE_LIFE, time_of
+        due = [file for file in self._certificates() if self._is_renewal_due(file, clock)]
+        if due:
+            authority = self._load(clock)
+            for file in due:
+                self._issue(file, authority, clock)
+        return due
 
-        issued = self._load(clock).issue(self.names, CERTIFICATE_LIFE, time_of(clock))
-        replace(self.server, issued.certificate + issued.key)
-        return True
+    def _certificates(self) -> dict[Path, tuple[str, ...]]:
+        """Return the files of certificates, and the names to which they are made out."""
+        files = {self.server: self.names}
+        if self.storage:
+            files |= {self.zookeeper: LOCAL_NAMES, self.admin_certificate: ()}
+        return files
+
+    def _common_name(self, file: Path) -> str:
+        return ADMIN_NAME if file == self.admin_certificate else SERVER_NAME
+
+    def _issue(self, file: Path, authority: "Authority", clock: WallClock) -> None:
+        from daybook.clients.cli.authority import AUTHORITY_LIFE, CERTIFICATE_LIFE, time_of
+
+        common, now = self._common_name(file), time_of(clock)
+        if file == self.admin_certificate:
+            issued = authority.issue_to_client(common, CERTIFICATE_LIFE, now)
+        else:
+            life = AUTHORITY_LIFE if file == self.zookeeper else CERTIFICATE_LIFE
+            names = self._certificates()[file]
+            issued = authority.issue(names, life, now, common_name=common)
+        replace(file, issued.certificate + issued.key)
 
     async def keep_renewed(self, clock: WallClock, report: Callable[[str], None]) -> None:
-        """Renew the certificate whenever it is due, until cancelled.
+        """Renew each certificate whenever it is due, until cancelled.
 
         The time is looked at every hour: the clock may be set, and the machine may sleep.
         """
@@ -161,32 +249,45 @@ class Security:
             except UserError as error:
                 if said != str(error):
                     said = str(error)
-                    report(f"the certificate of the brokers cannot be renewed: {error}")
+                    report(f"a certificate cannot be renewed: {error}")
             else:
                 said = ""
                 if renewed:
-                    report("the certificate of the brokers was renewed; no restart is needed")
+                    hint = "ZooKeeper takes its own at its next start; no other restart is needed"
+                    if self.zookeeper not in renewed:
+                        hint = "no restart is needed"
+                    report(f"{_listed(renewed)}; {hint}")
             await trio.sleep(_LOOK_S)
 
-    def write_environment(self, places: Mapping[str, str]) -> None:
+    def write_environment(self, places: Mapping[str, str], *, own_zookeeper: bool = True) -> None:
         """Write the variables by which commands find the cluster, for a shell to read.
 
-        The file names the files with secrets, and holds none of them.
+        The file names the files with secrets, and holds none of them.  With `own_zookeeper`, the
+        ZooKeeper of the cluster is locked if its bookies are.
         """
-        files = {"TLS_TRUSTED": self.trusted, "TOKEN_FILE": self.admin_token}
+        variables = {"TLS_TRUSTED": self.trusted, "TOKEN_FILE": self.admin_token}
+        flags: dict[str, str] = {}
+        if self.storage:
+            certificate = self.admin_certificate
+            variables |= {"TLS_CERTIFICATE": certificate, "TLS_KEY": certificate}
+            flags = {"BOOKIES_TLS": "true"} | ({"ZOOKEEPER_TLS": "true"} if own_zookeeper else {})
         lines = [
             f"export DAYBOOK_{name}={shlex.quote(str(value))}\n"
-            for name, value in {**places, **files}.items()
+            for name, value in {**places, **variables, **flags}.items()
         ]
         head = "# Written by `daybook standalone` at every start.\n"
         # An address from elsewhere would win over the ones below, or contradict them.
-        unset = "unset DAYBOOK_DIR DAYBOOK_TOKEN DAYBOOK_TLS_CERTIFICATE DAYBOOK_TLS_KEY\n"
+        unset = (
+            "unset DAYBOOK_DIR DAYBOOK_TOKEN DAYBOOK_TLS_CERTIFICATE DAYBOOK_TLS_KEY"
+            " DAYBOOK_BOOKIES_TLS DAYBOOK_ZOOKEEPER_TLS\n"
+        )
         replace(self.environment, "".join([head, unset, *lines]).encode(), public=True)
 
-    def _is_renewal_due(self, clock: WallClock) -> bool:
+    def _is_renewal_due(self, file: Path, clock: WallClock) -> bool:
         from cryptography.exceptions import InvalidSignature
 
         from daybook.clients.cli.authority import (
+            common_name_of,
             is_due,
             names_of,
             read_certificate,
@@ -195,12 +296,14 @@ class Security:
         )
 
         try:
-            found = read_certificate(self.server)
+            found = read_certificate(file)
             found.verify_directly_issued_by(read_certificate(self.trusted))
-            fits = read_key(self.server).public_key() == found.public_key()
+            fits = read_key(file).public_key() == found.public_key()
         except (UserError, ValueError, TypeError, InvalidSignature):
             return True
-        lacking = {*self.names} - {*names_of(found)}
+        lacking = {*self._certificates()[file]} - {*names_of(found)}
+        # Bookies know a process by the common name.
+        fits = fits and (not self.storage or common_name_of(found) == self._common_name(file))
         return not fits or bool(lacking) or is_due(found, time_of(clock))
 
     def _load(self, clock: WallClock) -> "Authority":
@@ -257,6 +360,14 @@ class Security:
             f"The keys of tokens in {self.directory} cannot be used ({why}): put back"
             " token-private.pem and token-public.pem, from a backup."
         )
+
+
+def _listed(files: Sequence[Path]) -> str:
+    """Return the sentence that these files have new certificates."""
+    names = [file.name for file in files]
+    if len(names) == 1:
+        return f"a new certificate is in {names[0]}"
+    return f"new certificates are in {', '.join(names[:-1])} and {names[-1]}"
 
 
 def names_for(hosts: Sequence[str], further: Sequence[str]) -> tuple[str, ...]:

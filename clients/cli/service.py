@@ -15,7 +15,6 @@ from daybook.clients.cli.options import (
     check_root,
     check_zookeeper,
     intended_zookeeper,
-    zookeeper_of,
 )
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ def _with_zookeeper(
     clusters = [found for each in directories if (found := standalone_of(each)) is not None]
     if not zookeeper and clusters:
         saved = clusters[0].load()
-        zookeeper = None if saved is None else zookeeper_of(saved)
+        zookeeper = None if saved is None else saved.zookeeper_address
     return {**options, "zookeeper": zookeeper or intended_zookeeper()}
 
 

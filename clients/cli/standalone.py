@@ -9,10 +9,13 @@ part is ready, or has failed to start, the command prints a summary, or one line
      "zookeeper": "127.0.0.1:2181", "dir": "...", "socket": "...",
      "brokers": [{"name": "broker-1", "pid": 1, "address": "..", "service_url": "..", ...}, ...],
      "bookies": [{"name": "bookie-1", "pid": 2, "address": "..", "http_url": ".."}, ...],
-     "failed": [], "secure": false, "trusted": null, "token_file": null, "environment": null}
+     "failed": [], "secure": false, "trusted": null, "token_file": null, "environment": null,
+     "locked": [], "certificate": null}
 
-The last three are files of a secure cluster (`--secure`): the authority that clients trust, the
-token of its admin, and the variables for commands.  No secret is printed.
+`trusted`, `token_file` and `environment` are files of a secure cluster (`--secure`): the authority
+that clients trust, the token of its admin, and the variables for commands.  `locked` names the
+parts that ask who comes, and `certificate` is the file with the certificate and the key by which
+the admin enters bookies and ZooKeeper.  No secret is printed.
 
 The cluster runs without bookies that do not start (`failed` has the reasons), since the commands
 that repair them need its ZooKeeper and the other bookies.  A part that dies is restarted after a
@@ -97,9 +100,16 @@ _port = click.IntRange(0, 65000)
     "--secure/--insecure",
     "secure",
     default=None,
-    help="--secure: only TLS, and a token for each client; keys, certificates and the token of an"
-    " admin are in the data directory.  --insecure: everybody who reaches the brokers may do"
-    " everything.  Later starts are as this one.  [default: only this machine reaches the brokers]",
+    help="--secure: only TLS, a token for each client of the brokers, and a certificate for each of"
+    " bookies and ZooKeeper; keys, certificates and the token of an admin are in the data"
+    " directory.  --insecure: everybody who reaches the cluster may do everything.  Later starts"
+    " are as this one.  [default: only this machine reaches the brokers]",
+)
+@click.option(
+    "--lock-storage",
+    is_flag=True,
+    help="Lock bookies and ZooKeeper, too, in a directory that was made secure when that was not"
+    " possible.",
 )
 @click.option(
     "--host",
@@ -158,6 +168,7 @@ def standalone(
     directory: Path,
     ephemeral: bool,
     secure: bool | None,
+    lock_storage: bool,
     host: str | None,
     advertised_host: str | None,
     names: tuple[str, ...],
@@ -195,6 +206,7 @@ def standalone(
             host,
             advertised_host,
             secure=secure,
+            lock_storage=lock_storage,
             names=names,
             before=opened.load(),
             has_keys=opened.part(FOLDER).exists(),
@@ -210,6 +222,8 @@ def standalone(
             trio.run(_check_zookeeper, plan.saved.zookeeper)
         if plan.security is not None:
             _prepare(plan.security, plan, opened)
+        if plan.server is not None:
+            plan.server.prepare()
         # Before the start: bookies are known by their ports, so a failed start must keep them, too.
         opened.save(plan.saved)
         failure = trio.run(_run, plan, opened, output)
@@ -225,7 +239,8 @@ def _prepare(security: Security, plan: Plan, directory: Directory) -> None:
             "SERVICE_URL": plan.service_url,
             "ADMIN_URL": plan.admin_url,
             "ZOOKEEPER": plan.zookeeper,
-        }
+        },
+        own_zookeeper=not plan.saved.zookeeper,
     )
     if directory.path.stat().st_mode & _OTHERS_ENTER:
         _report(
@@ -233,12 +248,14 @@ def _prepare(security: Security, plan: Plan, directory: Directory) -> None:
             f" `chmod 700 {directory.path}` if they should not"
         )
     external = plan.saved.zookeeper
-    open_parts = "bookies listen" if external else "bookies and ZooKeeper listen"
-    _report(
-        f"{open_parts} on {LOOPBACK} alone, and ask nobody who they are: processes of this machine"
-        " can reach them"
-        + (f"; what the ZooKeeper at {external} asks is not known here" if external else "")
-    )
+    if not security.storage:
+        open_parts = "bookies listen" if external else "bookies and ZooKeeper listen"
+        _report(
+            f"{open_parts} on {LOOPBACK} alone, and ask nobody who they are: processes of this"
+            " machine can reach them; a start with --lock-storage locks them"
+        )
+    if external:
+        _report(f"what the ZooKeeper at {external} asks of its clients is not known here")
 
 
 @contextmanager
@@ -386,6 +403,8 @@ def _ready_record(
         "trusted": security and str(security.trusted),
         "token_file": security and str(security.admin_token),
         "environment": security and str(security.environment),
+        "locked": list(plan.saved.locked),
+        "certificate": str(security.admin_certificate) if security and security.storage else None,
     }
 
 

@@ -5,7 +5,8 @@
     --zookeeper-password-file FILE      DAYBOOK_ZOOKEEPER_PASSWORD_FILE
 
 The certificates of TLS are those of `--tls-trusted`, `--tls-certificate` and `--tls-key`.  No
-command prints a password that it was given.
+command prints a password that it was given.  A command that finds a secure cluster by its directory
+needs none of them.
 """
 
 from collections.abc import Callable
@@ -62,8 +63,12 @@ def zookeeper_access_options(function: Function) -> Function:
     return tls(user(password(function)))
 
 
-def zookeeper_access() -> "ZooKeeperAccess":
-    """Return what the options of this command say.  Raise UserError."""
+def zookeeper_access(zookeeper: str = "") -> "ZooKeeperAccess":
+    """Return what the options of this command say about the ZooKeeper at an address.
+
+    The directory of a secure cluster says the rest, if it gave the address.  Raise UserError.
+    """
+    from daybook.clients.cli.directory_keys import keys_for_zookeeper
     from daybook.wire.metadata.access import ZooKeeperAccess
     from daybook.wire.tls_files import TlsFiles
 
@@ -79,8 +84,9 @@ def zookeeper_access() -> "ZooKeeperAccess":
         )
     if ":" in user:
         raise UserError("--zookeeper-user must not have a colon.")
-    if not given.get("zookeeper_tls"):
+    keys = keys_for_zookeeper(zookeeper)
+    if not given.get("zookeeper_tls") and not keys:
         return ZooKeeperAccess(user=user, password_file=file)
-    tls = context.meta.get(_TLS, {})
+    tls = {**keys, **context.meta.get(_TLS, {})}
     files = TlsFiles(tls.get("certificate"), tls.get("key"), tls.get("trusted"))
     return ZooKeeperAccess(files, bool(tls.get("verify_host", True)), user, file)

@@ -46,7 +46,10 @@ class StandaloneProcess:
         options: Sequence[str] = (),
         secure: bool = False,
     ) -> None:
-        """With `secure`, brokers have TLS and ask for tokens; `tls` and `token` are the admin's."""
+        """With `secure`, all parts have TLS and ask who comes.
+
+        Then `tls` and `token` are for brokers, and `storage_tls` is for bookies and ZooKeeper.
+        """
         options = [*options, *(["--secure"] if secure else [])]
         where = ["--ephemeral"] if directory is None else ["--dir", str(directory)]
         self._process = subprocess.Popen(  # noqa: S603  our own command line
@@ -97,6 +100,15 @@ class StandaloneProcess:
         """The TLS for clients of a secure cluster; None for a cluster without TLS."""
         trusted = self.ready["trusted"]
         return None if trusted is None else TlsOptions(trusted=trusted)
+
+    @property
+    def storage_tls(self) -> TlsOptions | None:
+        """The TLS for bookies and ZooKeeper, with the admin's certificate; None if they are open.
+
+        A ZooKeeper that the cluster uses, and has not started, is not meant.
+        """
+        file = self.ready["certificate"]
+        return None if file is None else TlsOptions(self.ready["trusted"], file, file)
 
     @property
     def token(self) -> str | None:

@@ -1,5 +1,6 @@
 """The data directory of a standalone cluster."""
 
+import json
 import shutil
 import socket
 import stat
@@ -9,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from daybook.clients.cli.directory import Choice, Ports, Saved, find_control_socket, open_directory
+from daybook.clients.cli.directory import (
+    Choice,
+    Locked,
+    Ports,
+    Saved,
+    find_control_socket,
+    open_directory,
+)
 from daybook.clients.cli.errors import UserError
 
 
@@ -31,7 +39,8 @@ def test_a_directory_that_cannot_be_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_what_is_saved_is_found_again(tmp_path: Path) -> None:
-    saved = Saved("", 2181, (Ports(1, 2), Ports(3, 4)), (Ports(5, 6),), "secure", "h", ("n",))
+    ports = (Ports(1, 2), Ports(3, 4)), (Ports(5, 6),)
+    saved = Saved("", 2181, *ports, "secure", "h", ("n",), ("brokers", "bookies"))
     with open_directory(tmp_path) as directory:
         assert directory.load() is None
         directory.save(saved)
@@ -39,7 +48,7 @@ def test_what_is_saved_is_found_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"version": 1}', '{"version": 2}', '{"version": 3}']
+    "text", ["", "{", "[]", '{"version": 1}', '{"version": 2}', '{"version": 3}', '{"version": 4}']
 )
 def test_a_damaged_memory_is_refused_not_guessed(tmp_path: Path, text: str) -> None:
     with open_directory(tmp_path) as directory:
@@ -80,12 +89,35 @@ SAVED = Saved("", 2181, (Ports(3181, 8000), Ports(3182, 8001)), (Ports(6650, 808
 
 
 def test_what_a_cluster_remembers_is_as_it_was_released(tmp_path: Path) -> None:
-    golden = GOLDEN / "standalone_v2" / "standalone.json"
-    saved = replace(SAVED, security="secure", host="m1.example", names=("m1",))
+    golden = GOLDEN / "standalone_v3" / "standalone.json"
+    locked: Locked = ("brokers", "bookies", "zookeeper")
+    saved = replace(SAVED, security="secure", host="m1.example", names=("m1",), locked=locked)
     with open_directory(tmp_path) as directory:
         directory.save(saved)
         assert (tmp_path / "standalone.json").read_bytes() == golden.read_bytes()
         assert directory.load() == saved
+
+
+def test_of_a_cluster_from_before_bookies_could_be_locked_the_brokers_are(tmp_path: Path) -> None:
+    saved = replace(SAVED, security="secure", host="m1.example", names=("m1",))
+    with open_directory(tmp_path) as directory:
+        shutil.copy(GOLDEN / "standalone_v2" / "standalone.json", tmp_path)
+        assert directory.load() == replace(saved, locked=("brokers",))
+        file = tmp_path / "standalone.json"
+        file.write_text(file.read_text().replace('"secure"', '"insecure"'))
+        assert directory.load() == replace(saved, security="insecure")
+
+
+@pytest.mark.parametrize("locked", ['["bookies"]', '["brokers", "others"]', "[]", "null", "[[]]"])
+def test_locks_that_are_not_understood_are_refused(tmp_path: Path, locked: str) -> None:
+    """A part that is taken for an open one would be opened."""
+    with open_directory(tmp_path) as directory:
+        shutil.copy(GOLDEN / "standalone_v3" / "standalone.json", tmp_path)
+        found = json.loads((tmp_path / "standalone.json").read_text())
+        found["locked"] = json.loads(locked)
+        (tmp_path / "standalone.json").write_text(json.dumps(found))
+        with pytest.raises(UserError, match="cannot be read"):
+            directory.load()
 
 
 def test_a_directory_from_before_there_was_a_choice_is_read(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from daybook.clients.cli import exposure
-from daybook.clients.cli.directory import Choice, Saved
+from daybook.clients.cli.directory import Choice, Locked, Saved
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.exposure import Exposure, decide_exposure
 
@@ -17,8 +17,8 @@ def decide(host: str | None = None, advertised: str | None = None, **options: An
     return decide_exposure(host, advertised, **given | options)
 
 
-def saved(security: Choice, names: tuple[str, ...] = ()) -> Saved:
-    return Saved("", 1, (), (), security, names=names)
+def saved(security: Choice, names: tuple[str, ...] = (), locked: Locked = ()) -> Saved:
+    return Saved("", 1, (), (), security, names=names, locked=locked)
 
 
 @pytest.mark.parametrize(
@@ -103,3 +103,42 @@ def test_names_for_the_certificate_stay_until_others_are_given() -> None:
     assert decide(before=saved("secure", ("a",)), names=("b",)).names == ("b",)
     with pytest.raises(UserError, match="--san is for the certificate"):
         decide(names=("a",))
+
+
+ALL_PARTS: Locked = ("brokers", "bookies", "zookeeper")
+
+
+@pytest.mark.parametrize(
+    ("before", "secure", "lock_storage", "storage"),
+    [
+        (None, True, False, True),
+        (None, None, False, False),
+        (saved("none"), True, False, True),
+        (saved("older"), True, False, True),
+        (saved("insecure"), True, False, True),
+        (saved("secure", locked=ALL_PARTS), None, False, True),
+        (saved("secure", locked=("brokers", "bookies")), None, False, True),
+        (saved("secure", locked=ALL_PARTS), False, False, False),
+        # Clients of these bookies have no certificates, so nothing locks them without a word.
+        (saved("secure", locked=("brokers",)), None, False, False),
+        (saved("secure", locked=("brokers",)), True, False, False),
+        (saved("secure", locked=("brokers",)), None, True, True),
+        (saved("secure", locked=ALL_PARTS), None, True, True),
+        (None, True, True, True),
+    ],
+)
+def test_bookies_and_zookeeper_are_locked_with_the_brokers(
+    before: Saved | None, secure: bool | None, lock_storage: bool, storage: bool
+) -> None:
+    found = decide(before=before, secure=secure, lock_storage=lock_storage)
+    assert found.storage is storage
+
+
+def test_keys_without_a_state_lock_everything() -> None:
+    assert decide(has_keys=True).storage
+
+
+@pytest.mark.parametrize("secure", [None, False])
+def test_bookies_are_not_locked_alone(secure: bool | None) -> None:
+    with pytest.raises(UserError, match=r"--lock-storage is for a secure cluster"):
+        decide(before=saved("none"), secure=secure, lock_storage=True)

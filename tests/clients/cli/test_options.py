@@ -11,7 +11,14 @@ from click.testing import CliRunner
 
 from daybook.clients.cli.credentials import given_credentials
 from daybook.clients.cli.main import main
-from daybook.clients.cli.options import cluster_options, tls_options
+from daybook.clients.cli.options import (
+    bookie_access,
+    bookie_options,
+    cluster_options,
+    tls_options,
+    zookeeper_options,
+)
+from daybook.clients.cli.zookeeper_access import zookeeper_access
 from tests.clients.cli.conftest import Daybook
 
 BROKERS = (9, 19)  # ports where nobody listens
@@ -22,7 +29,7 @@ def write_cluster(directory: Path, zookeeper: str = "", **security: object) -> N
     directory.mkdir()
     brokers = [{"port": port, "http_port": port + 1} for port in BROKERS]
     saved = {
-        "version": 2 if security else 1,
+        "version": 3 if security else 1,
         **security,
         "zookeeper": zookeeper,
         "zookeeper_port": 29,
@@ -189,7 +196,12 @@ def test_variables_of_tls_do_not_matter_without_it(
     assert "No broker answers at http://127.0.0.1:9 (" in output
 
 
-SECURE: dict[str, Any] = {"security": "secure", "host": "localhost", "names": []}
+SECURE: dict[str, Any] = {
+    "security": "secure",
+    "host": "localhost",
+    "names": [],
+    "locked": ["brokers", "bookies", "zookeeper"],
+}
 
 
 @click.command()
@@ -252,9 +264,63 @@ def test_no_other_cluster_of_the_environment_is_shown_it_either(
 
 
 def test_a_cluster_that_is_not_secure_has_no_credentials(here: Path) -> None:
-    write_cluster(here / "daybook-data", security="insecure", host="127.0.0.1", names=[])
+    insecure = {**SECURE, "security": "insecure", "locked": []}
+    write_cluster(here / "daybook-data", **insecure)
     (here / "daybook-data" / "security").mkdir()
     assert [line[1:] for line in echoed()] == [["None", "None"]] * 2
+
+
+@click.command()
+@bookie_options
+@zookeeper_options
+def storage(zookeeper: str, root: str) -> None:
+    """Show what a command would show to ZooKeeper and to its bookies."""
+    del root
+    tls, bookies = zookeeper_access(zookeeper).tls, bookie_access()
+    files = None if tls is None else (tls.trusted, tls.certificate, tls.key)
+    click.echo(f"{files}|{bookies.tls}|{(bookies.trusted, bookies.certificate, bookies.key)}")
+
+
+def shown(*words: str) -> list[str]:
+    done = CliRunner().invoke(storage, list(words))
+    assert done.exit_code == 0, done.output
+    return done.output.strip().split("|")
+
+
+NOTHING = ["None", "False", "(None, None, None)"]
+
+
+def test_the_directory_gives_the_certificate_of_the_admin(here: Path) -> None:
+    write_cluster(here / "daybook-data", **SECURE)
+    folder = here / "daybook-data" / "security"
+    files = str((folder / "authority.pem", folder / "admin.pem", folder / "admin.pem"))
+    assert shown() == [files, "True", files]
+    other = str((Path("ca.pem"), folder / "admin.pem", folder / "admin.pem"))
+    assert shown("--tls-trusted", "ca.pem") == [other, "True", other]
+
+
+@pytest.mark.parametrize("variable", [False, True])
+def test_no_other_zookeeper_is_shown_that_certificate(
+    here: Path, variable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_cluster(here / "daybook-data", **SECURE)
+    if variable:
+        monkeypatch.setenv("DAYBOOK_ZOOKEEPER", "elsewhere:1")
+        assert shown() == NOTHING
+    else:
+        assert shown("--zookeeper", "elsewhere:1") == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("locked", "own"), [(["brokers"], True), (["brokers", "bookies"], False), ([], True)]
+)
+def test_parts_that_are_open_are_shown_nothing(here: Path, locked: list[str], own: bool) -> None:
+    security = "secure" if locked else "insecure"
+    written = {**SECURE, "locked": locked, "security": security}
+    write_cluster(here / "daybook-data", zookeeper="" if own else "zk:2181", **written)
+    zookeeper, bookies, _ = shown()
+    assert zookeeper == "None"
+    assert bookies == str("bookies" in locked)
 
 
 def options_of(command: click.Command) -> Iterator[click.Option]:
@@ -277,3 +343,46 @@ def test_every_variable_of_an_option_is_known(here: Path, monkeypatch: pytest.Mo
         monkeypatch.setenv(name, "x")
     done = CliRunner().invoke(main, ["version"])
     assert "no command knows this variable" not in done.output
+
+
+def started_worker(monkeypatch: pytest.MonkeyPatch, *words: str) -> dict[str, object]:
+    """Return the settings with which `daybook autorecovery run` would start."""
+    started: list[dict[str, object]] = []
+
+    def run_service(_: str, __: str, options: dict[str, object]) -> None:
+        started.append(options)
+
+    monkeypatch.setattr("daybook.clients.cli.autorecovery.run_service", run_service)
+    done = CliRunner().invoke(main, ["autorecovery", "run", *words])
+    assert done.exit_code == 0, done.output
+    (settings,) = started
+    return {name: settings[name] for name in ("zookeeper_tls", "bookie_tls", *TLS_FILES)}
+
+
+TLS_FILES = ("tls_trusted", "tls_certificate", "tls_key")
+
+
+def test_a_worker_of_auto_recovery_gets_the_certificate(
+    here: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write_cluster(here / "daybook-data", **SECURE)
+    folder = here / "daybook-data" / "security"
+    files = [folder / "authority.pem", folder / "admin.pem", folder / "admin.pem"]
+    both = {"zookeeper_tls": True, "bookie_tls": True, **dict(zip(TLS_FILES, files, strict=True))}
+    assert started_worker(monkeypatch) == both
+    nothing = dict.fromkeys(both)
+    assert started_worker(monkeypatch, "--zookeeper", "elsewhere:1") == nothing
+    # A settings file says which ZooKeeper is meant, and how it is reached.
+    config = tmp_path / "worker.toml"
+    config.write_text('zookeeper = "elsewhere:1"\n')
+    assert started_worker(monkeypatch, "--config", str(config)) == nothing
+
+
+def test_a_worker_beside_the_zookeeper_of_others_gets_it_for_bookies_alone(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked = {**SECURE, "locked": ["brokers", "bookies"]}
+    write_cluster(here / "daybook-data", zookeeper="zk:2181", **locked)
+    found = started_worker(monkeypatch)
+    assert (found["zookeeper_tls"], found["bookie_tls"]) == (None, True)
+    assert found["tls_certificate"] == here / "daybook-data" / "security" / "admin.pem"

@@ -21,7 +21,8 @@ from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.exposure import Exposure
 from daybook.clients.cli.plan import ClusterOptions, Plan, make_plan
 from daybook.clients.cli.ports import ANY_PORT_MIN, PortChooser
-from daybook.clients.cli.zookeeper import _zoo_cfg
+from daybook.clients.cli.zookeeper import Java, Server, ServerTls, _zoo_cfg
+from daybook.wire.clock import SystemClock
 
 # An external ZooKeeper, so that no test here needs Java.
 EPHEMERAL = ClusterOptions(
@@ -212,8 +213,97 @@ def test_what_is_no_setting_of_a_kind_is_refused(
 
 SECURE = replace(
     EPHEMERAL,
-    exposure=Exposure("0.0.0.0", "m1.example", "secure", ("further",)),
+    exposure=Exposure("0.0.0.0", "m1.example", "secure", ("further",), storage=True),
 )
+ONLY_BROKERS = replace(SECURE, exposure=replace(SECURE.exposure, storage=False))
+
+
+def test_bookies_of_a_secure_cluster_ask_everybody_for_a_certificate(directory: Directory) -> None:
+    made = plan(SECURE, directory)
+    # A cluster does not decide what the ZooKeeper of others asks.
+    assert made.saved.locked == ("brokers", "bookies")
+    security = directory.part("security")
+    for part, ports in zip(made.parts[:3], made.saved.bookies, strict=True):
+        config = daybook.bookie.server.config.load(
+            directory.path / "conf" / f"{part.name}.toml", part.environ
+        )
+        assert (config.tls, config.tls_client_certificates) == ("required", "required")
+        assert (config.authentication, config.users_file) == ("require", "")
+        assert config.allowed_certificates == ("daybook", "admin")
+        assert config.allowed_certificate_roles == ()
+        assert config.tls_trusted == str(security / "authority.pem")
+        assert (config.port, config.http_port, config.https_port) == (
+            ports.port,
+            -1,
+            ports.http_port,
+        )
+        assert config.bookie_tls
+        assert config.zookeeper_access.tls is None
+        assert part.facts["http_url"] == f"https://127.0.0.1:{ports.http_port}"
+    for part in made.parts[3:]:
+        broker = daybook.broker.config.load(
+            directory.path / "conf" / f"{part.name}.toml", part.environ
+        )
+        assert broker.bookie_access.tls
+        assert broker.bookie_access.certificate == str(security / "server.pem")
+
+
+def test_zookeeper_of_a_secure_cluster_speaks_tls_alone(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(place: Path, port: int, *, tls: ServerTls | None, **_: object) -> Server:
+        return Server(Java("java", "17"), (), place, port, tls)
+
+    monkeypatch.setattr("daybook.clients.cli.plan.find_server", found)
+    options = replace(SECURE, zookeeper=None)
+    made = plan(options, directory)
+    assert made.saved.locked == ("brokers", "bookies", "zookeeper")
+    assert made.server is not None
+    assert made.server.tls is not None
+    assert made.server.tls.client_certificates == "required"
+    assert not directory.part("zookeeper").exists(), "its certificate is not made yet"
+    assert made.security is not None
+    made.security.prepare(SystemClock(), lambda _: None)
+    made.server.prepare()
+    text = (directory.part("zookeeper") / "zoo.cfg").read_text()
+    assert "ssl.clientAuth=need" in text
+    assert f"secureClientPort={made.saved.zookeeper_port}" in text
+    assert "\nclientPort=" not in text
+    for part in made.parts[1:]:
+        path = directory.path / "conf" / f"{part.name}.toml"
+        access = (
+            daybook.broker.config.load(path, part.environ).zookeeper_access
+            if part.kind == "broker"
+            else daybook.bookie.server.config.load(path, part.environ).zookeeper_access
+        )
+        assert access.tls is not None
+        assert access.tls.certificate == directory.part("security") / "server.pem"
+        assert access.verify_host
+
+
+def test_a_cluster_whose_brokers_alone_are_locked_goes_on_as_before(directory: Directory) -> None:
+    made = plan(ONLY_BROKERS, directory)
+    assert made.saved.locked == ("brokers",)
+    for part in made.parts[:3]:
+        config = daybook.bookie.server.config.load(
+            directory.path / "conf" / f"{part.name}.toml", part.environ
+        )
+        assert (config.tls, config.authentication, config.https_port) == ("off", "off", -1)
+        assert not config.bookie_access.tls
+        assert part.facts["http_url"].startswith("http://")
+    for part in made.parts[3:]:
+        broker = daybook.broker.config.load(
+            directory.path / "conf" / f"{part.name}.toml", part.environ
+        )
+        assert not broker.bookie_access.tls
+    # Its own security of bookies may still be set.
+    replaced = replace(ONLY_BROKERS, settings=("broker.bookie_user=me",))
+    assert plan(replaced, directory).parts[-1].environ["DAYBOOK_BROKER_BOOKIE_USER"] == "me"
+    with pytest.raises(UserError, match="a secure cluster decides about bookie_user itself"):
+        plan(replace(SECURE, settings=("broker.bookie_user=me",)), directory)
+    # A cluster does not decide about the identity for the ZooKeeper of others.
+    others = replace(SECURE, settings=("bookie.zookeeper_user=me",))
+    assert plan(others, directory).parts[0].environ["DAYBOOK_BOOKIE_ZOOKEEPER_USER"] == "me"
 
 
 def test_brokers_of_a_secure_cluster_have_no_port_without_tls_and_ask_everybody(

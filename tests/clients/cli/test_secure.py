@@ -16,7 +16,14 @@ import trio.testing
 from daybook.broker.security.keys import private_key, public_key
 from daybook.broker.security.tokens import ClaimRules, Tokens, create
 from daybook.clients.cli import key_files
-from daybook.clients.cli.authority import Authority, names_of, read_certificate, time_of
+from daybook.clients.cli.authority import (
+    Authority,
+    common_name_of,
+    kind_of,
+    names_of,
+    read_certificate,
+    time_of,
+)
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.secure import Security, names_for
 from daybook.wire.tls_files import ReloadedContext, TlsFiles, server_context
@@ -24,7 +31,8 @@ from tests.harness.clocks import EPOCH_MS, FixedClock, VirtualClock
 from tests.wire.test_tls_files import Lines
 
 DAY_MS = 24 * 3600 * 1000
-SECRETS = {"authority.key", "token-private.pem", "server.pem", "admin.token", "broker.token"}
+CERTIFICATES = {"server.pem", "zookeeper.pem", "admin.pem"}
+SECRETS = {"authority.key", "token-private.pem", "admin.token", "broker.token", *CERTIFICATES}
 PUBLIC = {"authority.pem", "token-public.pem"}
 
 
@@ -35,7 +43,8 @@ def clock() -> FixedClock:
 
 @pytest.fixture
 def security(tmp_path: Path) -> Security:
-    return Security(tmp_path / "security", names_for(("10.0.0.1",), ("more.example",)))
+    names = names_for(("10.0.0.1",), ("more.example",))
+    return Security(tmp_path / "security", names, storage=True)
 
 
 def prepared(security: Security, clock: FixedClock) -> list[str]:
@@ -95,8 +104,8 @@ def test_a_start_renews_the_certificate_at_two_thirds_of_its_life(
     prepared(security, clock)
     before = contents(security)
     clock.now += 60 * DAY_MS
-    assert prepared(security, clock) == ["the certificate of the brokers was renewed"]
-    assert changed(security, before) == {"server.pem"}
+    assert prepared(security, clock) == ["new certificates are in server.pem and admin.pem"]
+    assert changed(security, before) == {"server.pem", "admin.pem"}
     found = read_certificate(security.server)
     assert found.not_valid_after_utc == time_of(clock) + timedelta(days=90)
     found.verify_directly_issued_by(read_certificate(security.trusted))
@@ -125,7 +134,7 @@ def test_a_certificate_without_a_name_or_of_another_authority_is_made_anew(
     security: Security, clock: FixedClock
 ) -> None:
     prepared(security, clock)
-    wider = Security(security.directory, (*security.names, "new.example"))
+    wider = Security(security.directory, (*security.names, "new.example"), storage=True)
     assert len(prepared(wider, clock)) == 1
     assert "new.example" in names_of(read_certificate(security.server))
     assert prepared(security, clock) == [], "a name more does no harm"
@@ -271,7 +280,7 @@ def test_a_renewal_that_was_killed_leaves_the_certificate_that_was_there(
             security.renew(clock)
     assert (security.directory / "server.pem").read_bytes() == before["server.pem"]
     assert security.renew(clock)
-    assert changed(security, before) == {"server.pem"}
+    assert changed(security, before) == {"server.pem", "admin.pem"}
 
 
 async def test_the_running_process_renews_it_and_brokers_take_it_without_a_restart(
@@ -290,7 +299,7 @@ async def test_the_running_process_renews_it_and_brokers_take_it_without_a_resta
         assert contexts.get() is first
         assert said == []
         await trio.sleep(24 * 3600)
-        assert said == ["the certificate of the brokers was renewed; no restart is needed"]
+        assert said == ["new certificates are in server.pem and admin.pem; no restart is needed"]
         assert contexts.get() is not first
         assert [line.split(" ")[0] for line in lines.pop()] == ["info"]
         await trio.sleep(60 * 24 * 3600)
@@ -310,11 +319,13 @@ async def test_a_renewal_that_fails_is_told_once_and_tried_again(
         nursery.start_soon(security.keep_renewed, clock, said.append)
         await trio.sleep(62 * 24 * 3600)
         (failure,) = said
-        assert failure.startswith("the certificate of the brokers cannot be renewed: ")
+        assert failure.startswith("a certificate cannot be renewed: ")
         assert "authority.key cannot be read: No such file" in failure
         away.rename(key)
         await trio.sleep(2 * 3600)
-        assert said[1:] == ["the certificate of the brokers was renewed; no restart is needed"]
+        assert said[1:] == [
+            "new certificates are in server.pem and admin.pem; no restart is needed"
+        ]
         nursery.cancel_scope.cancel()
 
 
@@ -336,3 +347,53 @@ def test_the_variables_name_files_and_hold_no_secret(security: Security, clock: 
     assert environ["DAYBOOK_ZOOKEEPER"] == "x 'y'"
     assert environ["DAYBOOK_TLS_TRUSTED"] == str(security.trusted)
     assert environ["DAYBOOK_TOKEN_FILE"] == str(security.admin_token)
+    for name in ("DAYBOOK_TLS_CERTIFICATE", "DAYBOOK_TLS_KEY"):
+        assert environ[name] == str(security.admin_certificate)
+    assert environ["DAYBOOK_BOOKIES_TLS"] == environ["DAYBOOK_ZOOKEEPER_TLS"] == "true"
+    security.write_environment({}, own_zookeeper=False)
+    assert "export DAYBOOK_ZOOKEEPER_TLS" not in security.environment.read_text()
+    assert "export DAYBOOK_BOOKIES_TLS" in security.environment.read_text()
+
+
+def test_where_brokers_alone_are_locked_there_are_no_other_certificates(
+    security: Security, clock: FixedClock
+) -> None:
+    older = Security(security.directory, security.names)
+    prepared(older, clock)
+    assert {file.name for file in older.directory.glob("*.pem")} == {
+        *("authority.pem", "server.pem", "token-private.pem", "token-public.pem"),
+    }
+    older.write_environment({})
+    assert "export DAYBOOK_TLS_CERTIFICATE" not in older.environment.read_text()
+    assert older.bookie_settings(1) == {}
+    assert older.zookeeper_server is None
+    before = contents(older)
+    # It is locked later: the certificate of the brokers gets its name if it had another one.
+    authority = Authority.load(older.trusted, older.directory / "authority.key", time_of(clock))
+    issued = authority.issue(older.names, timedelta(days=90), time_of(clock))
+    key_files.replace(older.server, issued.certificate + issued.key)
+    assert prepared(older, clock) == []
+    assert prepared(security, clock) == [
+        "new certificates are in server.pem, zookeeper.pem and admin.pem"
+    ]
+    assert changed(security, before) == CERTIFICATES
+    assert prepared(security, clock) == []
+
+
+def test_bookies_let_in_whom_the_certificates_name(security: Security, clock: FixedClock) -> None:
+    prepared(security, clock)
+    allowed = security.bookie_settings(1)["allowed_certificates"]
+    for file in (security.server, security.admin_certificate):
+        assert common_name_of(read_certificate(file)) in allowed
+    assert kind_of(read_certificate(security.admin_certificate)) == "client"
+    assert kind_of(read_certificate(security.server)) == "server"
+    assert {*names_of(read_certificate(security.zookeeper))} == {"localhost", "127.0.0.1", "::1"}
+
+
+def test_the_certificate_of_zookeeper_lives_as_long_as_the_authority(
+    security: Security, clock: FixedClock
+) -> None:
+    """ZooKeeper reads it at its start alone."""
+    prepared(security, clock)
+    end = read_certificate(security.trusted).not_valid_after_utc
+    assert read_certificate(security.zookeeper).not_valid_after_utc == end
