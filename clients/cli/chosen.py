@@ -6,6 +6,7 @@ it notes which address comes from the context, as the credentials of a context a
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., object])
 _CHOICE, _USED = "daybook.clients.cli.context", "daybook.clients.cli.context-used"
+_TOLD = "daybook.clients.cli.context-told"
 _VARIABLE = "DAYBOOK_CONTEXT"
+_DIRECTORY = "daybook-data"  # the default of `daybook standalone`
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +114,21 @@ def address(field: str, option: str, others: Sequence[str] = ()) -> str | None:
             f"The context {found.name} has no {field.replace('_', ' ')}: say it with {option}, or"
             f" add it with `daybook context add {found.name} --replace`."
         )
+    _tell_instead_of_directory(running, found)
     running.meta.setdefault(_USED, {})[value] = found
     return value
+
+
+def _tell_instead_of_directory(running: click.Context, found: Chosen) -> None:
+    """Say once that the context in use goes before the cluster of the directory."""
+    if found.named or _TOLD in running.meta or not Path(_DIRECTORY).is_dir():
+        return
+    running.meta[_TOLD] = True
+    click.echo(
+        f"using the context {found.name}, and not the cluster of ./{_DIRECTORY} (`daybook context"
+        f" use` chooses; DAYBOOK_DIR={_DIRECTORY} goes before it)",
+        err=True,
+    )
 
 
 def instead_of_variable(field: str, *, required: bool = True) -> Callable[..., str | None]:

@@ -317,3 +317,12 @@ def test_names_of_contexts_are_completed() -> None:
         assert completed("context", command, "") == ["prod", "production-2", "test"]
     contexts.contexts_file().write_text("{")
     assert completed("context", "use", "") == []
+
+
+def test_a_context_that_goes_before_the_directory_is_named(here: Path) -> None:
+    prod("--use")
+    said = "using the context prod, and not the cluster of ./daybook-data"
+    assert said not in run("topics", "list", code=1)
+    (here / "daybook-data").mkdir()
+    assert run("topics", "list", code=1).count(said) == 1
+    assert said not in run("topics", "list", "--context", "prod", code=1)
