@@ -12,6 +12,7 @@ import trio
 
 from daybook.bookie.errors import LedgerError
 from daybook.broker.admin.operations import Local, Operations, RestCall
+from daybook.broker.admin.sink_bodies import BatchBody, Share, check_topics
 from daybook.broker.errors import (
     BrokerError,
     ConflictError,
@@ -51,26 +52,6 @@ _OLD_BROKER = (
     "a broker of an older release is registered, which could not apply the batch: upgrade all"
     " brokers first"
 )
-
-
-class Share(msgspec.Struct, rename="camel"):
-    """The staging ledger of one task."""
-
-    attempt: str
-    ledger_id: int
-    rows: int = 0
-    hash: int = 0
-    entries: int = 0
-    bytes: int = 0
-
-
-class BatchBody(msgspec.Struct, rename="camel"):
-    query_id: str
-    batch_id: int
-    topics: dict[str, int]
-    checkpoint: str = ""
-    once: bool = False
-    shares: list[Share | None] = []
 
 
 class PartitionView(msgspec.Struct, rename="camel"):
@@ -131,7 +112,9 @@ class SinkOperations:
             check_name(name)
             stored = await self.sinks.find(name)
             known = () if stored is None else stored.record.partitions
-            found = {TopicName.parse(topic) for topic in (*topics, *known)}
+            named = list(topics)
+            check_topics(named)
+            found = {TopicName.parse(topic) for topic in (*named, *known)}
         return [of_topic(topic) for topic in sorted(found, key=str)] or [Resource(sink=name)]
 
     def targets_of_attempt(self, name: str, attempt: str) -> list[Resource]:
@@ -147,7 +130,7 @@ class SinkOperations:
         """Begin an attempt.  A caller over TLS (`encrypted`) is told the URL of the https port."""
         with translated(name):
             check_name(name)
-            partitions = _partitions(body.topics)
+            partitions = _partitions(body)
         self._check_allowed()
         url = self._url_tls if encrypted else self._url
         share = await self._attempts.begin(name, body.query_id, body.batch_id, partitions)
@@ -173,8 +156,10 @@ class SinkOperations:
             return CommittedView(done.outcome, done.warning, await self._view(done.sink))
 
     async def abort(self, name: str, body: BatchBody) -> dict[str, list[str]]:
+        shares = _shares(body)
+        refs = [share for share in shares if share is not None]
         with translated(name):
-            gone, kept = await self.sinks.abandon(name, _batch(body).refs)
+            gone, kept = await self.sinks.abandon(name, refs)
         return {
             "abandoned": [share.attempt for share in gone],
             "kept": [share.attempt for share in kept],
@@ -398,15 +383,23 @@ def _batch(body: BatchBody) -> Batch:
     return Batch(
         Source(body.query_id, body.checkpoint),
         body.batch_id,
-        _partitions(body.topics),
-        [None if each is None else ShareRef(each.attempt, each.ledger_id) for each in body.shares],
+        _partitions(body),
+        _shares(body),
         body.once,
     )
 
 
-def _partitions(topics: Mapping[str, int]) -> dict[str, int]:
+def _shares(body: BatchBody) -> list[ShareRef | None]:
+    return [
+        None if each is None else ShareRef(each.attempt, each.ledger_id) for each in body.shares
+    ]
+
+
+def _partitions(body: BatchBody) -> dict[str, int]:
     """Return the counts by full name."""
-    return {TopicName.parse(topic).full: count for topic, count in topics.items()}
+    if not body.topics:
+        raise PreconditionError("the request names no topic: name the topics of the batch")
+    return {TopicName.parse(topic).full: count for topic, count in body.topics.items()}
 
 
 async def _each(topics: Sequence[str], ask: Callable[[str], Awaitable[None]]) -> None:

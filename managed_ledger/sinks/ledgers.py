@@ -95,6 +95,14 @@ class SinkLedgers:
             raise StagingLostError(f"the ledger {ledger_id} of the sink {sink} was never closed")
         return await self.client.open_stored(ledger_id, stored, recover=False)
 
+    async def owner(self, ledger_id: int) -> SinkLedger | None:
+        """Return the owner of a ledger; None if it does not exist, or belongs to no sink.
+
+        Raise LedgerError, MetadataError.
+        """
+        stored = await self._newest(ledger_id)
+        return None if stored is None else sink_ledger_of(stored.metadata.custom)
+
     async def _newest(self, ledger_id: int) -> StoredMetadata | None:
         """Return the metadata of a ledger; None if it does not exist, which is certain."""
         # Another broker has just written and closed it: an older answer would be taken for a no.
