@@ -6,6 +6,7 @@ after that.  All operations raise only `BrokerError`s.
 
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 import msgspec
 import trio
@@ -22,6 +23,7 @@ from daybook.broker.errors import (
     UnavailableError,
 )
 from daybook.broker.security.authorization import Resource, of_topic
+from daybook.broker.security.identity import CALLER
 from daybook.broker.sinks.attempts import StagingAttempts
 from daybook.broker.topics.topics import Topics
 from daybook.managed_ledger.errors import InvalidNameError
@@ -44,6 +46,7 @@ from daybook.wire.errors import MalformedError
 from daybook.wire.metadata.store import MetadataError, NoRecordError
 from daybook.wire.topics import TopicName
 
+_T = TypeVar("_T")
 WAIT_S_MAX = 20.0
 _AT_ONCE = 16
 _POLL_S = 0.2
@@ -81,7 +84,10 @@ class CommittedView(msgspec.Struct, rename="camel"):
 
 
 class SinkOperations:
-    """`allowed` returns True if all brokers of the cluster can apply batches."""
+    """`allowed` returns True if all brokers of the cluster can apply batches.
+
+    With `by_role` the attempts of each role are limited.
+    """
 
     def __init__(
         self,
@@ -92,6 +98,8 @@ class SinkOperations:
         allowed: Callable[[], bool],
         url: str | None,
         url_tls: str | None = None,
+        *,
+        by_role: bool = False,
     ) -> None:
         self.sinks = sinks
         self._attempts = attempts
@@ -100,6 +108,7 @@ class SinkOperations:
         self._allowed = allowed
         self._url = url
         self._url_tls = url_tls
+        self._by_role = by_role
 
     # -- rights
 
@@ -117,6 +126,31 @@ class SinkOperations:
             found = {TopicName.parse(topic) for topic in (*named, *known)}
         return [of_topic(topic) for topic in sorted(found, key=str)] or [Resource(sink=name)]
 
+    async def targets_of_abort(self, name: str, body: BatchBody) -> list[Resource]:
+        """Return what `targets` does, and the topics of the attempts that are to be deleted.
+
+        The body may name the attempts of others.  If the topics of one are unknown, only a super
+        user has the right.
+        """
+        found = set(await self.targets(name, body.topics))
+        shares = [share for share in _shares(body) if share is not None]
+
+        async def look(share: ShareRef) -> None:
+            with translated(name):
+                topics = await self._topics_of(name, share)
+                found.update(of_topic(TopicName.parse(topic)) for topic in topics or ())
+            if topics is None:
+                found.add(Resource(sink=name))
+
+        await _each(shares, look)
+        return sorted(found, key=str)
+
+    async def _topics_of(self, name: str, share: ShareRef) -> Sequence[str] | None:
+        try:
+            return self._attempts.topics(name, share.attempt)
+        except NotFoundError:
+            return await self.sinks.ledgers.topics_of(share.ledger_id, name, share.attempt)
+
     def targets_of_attempt(self, name: str, attempt: str) -> list[Resource]:
         """Return the topics of an attempt.  Raise NotFoundError."""
         topics = self._attempts.topics(name, attempt)
@@ -133,7 +167,11 @@ class SinkOperations:
             partitions = _partitions(body)
         self._check_allowed()
         url = self._url_tls if encrypted else self._url
-        share = await self._attempts.begin(name, body.query_id, body.batch_id, partitions)
+        caller = CALLER.get() if self._by_role else None
+        role = "" if caller is None else caller.role
+        share = await self._attempts.begin(
+            name, body.query_id, body.batch_id, partitions, role=role
+        )
         return {"attempt": share.attempt, "ledgerId": share.ledger_id, "url": url or ""}
 
     async def append(self, name: str, attempt: str, topic: str, first: int, body: bytes) -> int:
@@ -402,19 +440,19 @@ def _partitions(body: BatchBody) -> dict[str, int]:
     return {TopicName.parse(topic).full: count for topic, count in body.topics.items()}
 
 
-async def _each(topics: Sequence[str], ask: Callable[[str], Awaitable[None]]) -> None:
-    """Ask for all topics, several at a time; raise the first error in their order."""
+async def _each(items: Sequence[_T], ask: Callable[[_T], Awaitable[None]]) -> None:
+    """Ask for all items, several at a time; raise the first error in their order."""
     errors: dict[int, BrokerError] = {}
 
     async def work(start: int) -> None:
-        for index in range(start, len(topics), _AT_ONCE):
+        for index in range(start, len(items), _AT_ONCE):
             try:
-                await ask(topics[index])
+                await ask(items[index])
             except BrokerError as error:
                 errors[index] = error
 
     async with trio.open_nursery() as nursery:
-        for start in range(min(_AT_ONCE, len(topics))):
+        for start in range(min(_AT_ONCE, len(items))):
             nursery.start_soon(work, start)
     if errors:
         raise errors[min(errors)]

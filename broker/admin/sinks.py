@@ -48,7 +48,7 @@ def routes(endpoints: Endpoints[SinkOperations]) -> list[Route]:
         _ATTEMPT: ({"PUT": _append, "DELETE": _give_up}, _of_attempt),
         f"{_ATTEMPT}/close": ({"POST": _close}, _of_attempt),
         "/{sink}/commit": ({"POST": _commit}, _of_batch),
-        "/{sink}/abort": ({"POST": _abort}, _of_batch),
+        "/{sink}/abort": ({"POST": _abort}, _of_abort),
         "/{sink}/roll-forward": ({"POST": _roll_forward}, _of_sink),
         "/{sink}/forget": ({"POST": _forget}, _of_sink),
         "/{sink}/move": ({"POST": _move}, _of_sink),
@@ -71,6 +71,10 @@ def routes(endpoints: Endpoints[SinkOperations]) -> list[Route]:
 async def _of_batch(call: SinkCall) -> Sequence[Resource]:
     topics = (await _batch(call)).topics
     return await call.parts.targets(call.path("sink"), topics)
+
+
+async def _of_abort(call: SinkCall) -> Sequence[Resource]:
+    return await call.parts.targets_of_abort(call.path("sink"), await _batch(call))
 
 
 async def _batch(call: SinkCall) -> BatchBody:

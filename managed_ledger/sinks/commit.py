@@ -133,10 +133,7 @@ class Batch:
         )
 
     def _topics(self) -> list[str]:
-        """Return topic partitions that stand for those of the batch.
-
-        A few are enough to say whose the sink is, and the record stays small.
-        """
+        """Return topic partitions that stand for those of the batch: a few say whose it is."""
         counts = sorted(self.partitions.items())[:_TOPICS_MAX]
         return [f"{topic}-partition-0" if count else topic for topic, count in counts]
 
@@ -400,8 +397,8 @@ class Sinks:
         """Give staging up and delete it; return what was given up, and what is kept.
 
         Attempts that a committed batch names are kept.  An attempt is deleted only after its name
-        is in the record, and stays there until it is deleted.  Without a record and a ledger there
-        is nothing to do, and nothing is stored.
+        is in the record, and stays there until it is deleted.  Without record and ledgers nothing
+        is stored.
         """
         if await self.find(name) is None and not await self._any_exists(name, shares):
             return list(shares), []
@@ -430,8 +427,7 @@ class Sinks:
         found: list[bool] = []
 
         async def look(share: ShareRef) -> None:
-            owner = await self.ledgers.owner(share.ledger_id)
-            found.append(owner is not None and (owner.sink, owner.attempt) == (name, share.attempt))
+            found.append(await self.ledgers.exists(share.ledger_id, name, share.attempt))
 
         await _each(shares, look)
         return any(found)

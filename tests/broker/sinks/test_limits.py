@@ -5,12 +5,20 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import trio
 
-from daybook.clients.python.errors import AdminError
+from daybook.broker.admin.sink_bodies import BatchBody
+from daybook.broker.admin.sink_operations import SinkOperations
+from daybook.broker.errors import TooManyRequestsError
+from daybook.broker.security.identity import CALLER, Caller, Identity
+from daybook.broker.sinks.attempts import ATTEMPTS_MAX
+from daybook.clients.python.errors import AdminError, ConflictError
 from daybook.clients.python.http import http_request
 from daybook.clients.python.sink_requests import Batch, SinkRequests
 from daybook.managed_ledger.protocol.sink import NO_BATCH, SinkPartition
 from daybook.managed_ledger.sinks import commit
+from daybook.managed_ledger.sinks.commit import ShareRef
+from daybook.managed_ledger.sinks.ledgers import SinkLedger
 from tests.broker.sinks.test_rest import BATCH, batch_of
 from tests.broker.sinks.world import CHECKPOINT, PARTITIONS, SINK, TOPIC, World, simulated
 
@@ -149,6 +157,95 @@ def test_a_record_of_an_empty_batch_is_small() -> None:
         stored = await world.sinks.sinks.store.get(f"/daybook/sinks/{SINK}")
         assert stored is not None
         assert len(stored.value) < 10_000
+
+    simulated(story)
+
+
+def test_a_role_has_a_quarter_of_the_slots_for_staging() -> None:
+    async def story(world: World) -> None:
+        running = world.cluster.broker("broker-1")
+        assert running is not None
+        attempts = running.sinks._attempts
+        topics = {TOPIC: PARTITIONS}
+
+        async def begin(role: str) -> ShareRef:
+            return await world.cluster.call(
+                "broker-1", lambda: attempts.begin(SINK, "q", 0, topics, role=role)
+            )
+
+        begun = [await begin("greedy") for _ in range(ATTEMPTS_MAX // 4)]
+        with pytest.raises(TooManyRequestsError, match="the role 'greedy' stages 16 tasks"):
+            await begin("greedy")
+        others = [await begin("other"), await begin("")]
+        attempts.give_up(SINK, begun[0].attempt)
+        await begin("greedy")
+        # Without authorization nobody has a role, and all slots are for all.
+        while len(others) < ATTEMPTS_MAX - ATTEMPTS_MAX // 4:
+            others.append(await begin(""))
+        with pytest.raises(TooManyRequestsError, match="64 tasks stage through this broker"):
+            await begin("")
+
+    simulated(story)
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_the_role_of_a_caller_counts_with_authorization(on: bool) -> None:
+    found: list[str] = []
+
+    class Attempts:
+        async def begin(self, *args: object, role: str) -> ShareRef:
+            del args
+            found.append(role)
+            return ShareRef("a", 1)
+
+    nothing: Any = None
+    attempts: Any = Attempts()
+    parts = SinkOperations(nothing, attempts, nothing, nothing, lambda: True, None, by_role=on)
+
+    async def begin() -> None:
+        CALLER.set(Caller(Identity("proxy", "token"), "alice"))
+        await parts.begin("s", BatchBody("q", 0, {TOPIC: 1}))
+
+    trio.run(begin)
+    assert found == ["alice" if on else ""]
+
+
+def test_the_topics_of_a_staging_ledger_are_known() -> None:
+    async def story(world: World) -> None:
+        driver, ledgers = driver_of(world), world.sinks.sinks.ledgers
+        attempt = await driver.begin(SINK, BATCH)
+
+        async def topics(ledger_id: int, name: str) -> object:
+            return await ledgers.topics_of(ledger_id, SINK, name)
+
+        assert await topics(attempt.ledger_id, attempt.attempt) is None
+        await attempt.append(f"{TOPIC}-partition-0", [batch_of("a")])
+        found = await attempt.close(rows=1, hash_=1)
+        assert await topics(attempt.ledger_id, attempt.attempt) == [TOPIC]
+        assert await topics(attempt.ledger_id, "another") == []
+        assert await topics(1 << 40, attempt.attempt) == []
+        sinks = world.sinks.sinks
+        owner = SinkLedger(SINK, "manifest-1", BATCH.query_id, 0)
+        for entries in ([b"{}"], []):
+            written = await ledgers.write(owner, await sinks._quorums(), entries)
+            assert await topics(written, "manifest-1") is None
+        await driver.commit(SINK, BATCH, [found], checkpoint=CHECKPOINT)
+        await driver.roll_forward(SINK, timeout_s=30)
+        assert await topics(attempt.ledger_id, attempt.attempt) == []
+
+    simulated(story)
+
+
+def test_a_refused_commit_names_no_topics_of_others() -> None:
+    async def story(world: World) -> None:
+        driver = driver_of(world)
+        attempt = await driver.begin(SINK, Batch("secret-query", 7, {TOPIC: PARTITIONS}))
+        found = await attempt.close(rows=0, hash_=0)
+        mine = Batch("q", 0, {"persistent://public/default/mine": 0})
+        with pytest.raises(ConflictError, match="write the batch again") as refused:
+            await driver.commit(SINK, mine, [found], checkpoint=CHECKPOINT)
+        assert TOPIC not in str(refused.value)
+        assert "secret" not in str(refused.value)
 
     simulated(story)
 
