@@ -397,8 +397,7 @@ class Sinks:
         """Give staging up and delete it; return what was given up, and what is kept.
 
         Attempts that a committed batch names are kept.  An attempt is deleted only after its name
-        is in the record, and stays there until it is deleted.  Without record and ledgers nothing
-        is stored.
+        is in the record, where it stays till then.  Without record and ledgers nothing is stored.
         """
         if await self.find(name) is None and not await self._any_exists(name, shares):
             return list(shares), []

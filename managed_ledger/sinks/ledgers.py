@@ -96,7 +96,7 @@ class SinkLedgers:
         return await self.client.open_stored(ledger_id, stored, recover=False)
 
     async def exists(self, ledger_id: int, sink: str, attempt: str) -> bool:
-        """Return True if there is such a ledger of that attempt.  Raise LedgerError, MetadataError."""
+        """Return True if that attempt has the ledger.  Raise LedgerError, MetadataError."""
         stored = await self._newest(ledger_id)
         owner = None if stored is None else sink_ledger_of(stored.metadata.custom)
         return owner is not None and (owner.sink, owner.attempt) == (sink, attempt)
