@@ -488,6 +488,7 @@ class _Broker:
             lambda: self.formats.allows(SINKS),
             self.identity.http_url,
             self.identity.http_url_tls,
+            by_role=self.config.authorization,
         )
         cleaner = StagingCleaner(sinks, clock)
         sweep = SinkSweep(sinks, cleaner, operations.sweep, self._leads, self.log)

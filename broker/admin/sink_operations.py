@@ -6,12 +6,14 @@ after that.  All operations raise only `BrokerError`s.
 
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 import msgspec
 import trio
 
 from daybook.bookie.errors import LedgerError
 from daybook.broker.admin.operations import Local, Operations, RestCall
+from daybook.broker.admin.sink_bodies import BatchBody, Share, check_topics
 from daybook.broker.errors import (
     BrokerError,
     ConflictError,
@@ -21,6 +23,7 @@ from daybook.broker.errors import (
     UnavailableError,
 )
 from daybook.broker.security.authorization import Resource, of_topic
+from daybook.broker.security.identity import CALLER
 from daybook.broker.sinks.attempts import StagingAttempts
 from daybook.broker.topics.topics import Topics
 from daybook.managed_ledger.errors import InvalidNameError
@@ -43,6 +46,7 @@ from daybook.wire.errors import MalformedError
 from daybook.wire.metadata.store import MetadataError, NoRecordError
 from daybook.wire.topics import TopicName
 
+_T = TypeVar("_T")
 WAIT_S_MAX = 20.0
 _AT_ONCE = 16
 _POLL_S = 0.2
@@ -51,26 +55,6 @@ _OLD_BROKER = (
     "a broker of an older release is registered, which could not apply the batch: upgrade all"
     " brokers first"
 )
-
-
-class Share(msgspec.Struct, rename="camel"):
-    """The staging ledger of one task."""
-
-    attempt: str
-    ledger_id: int
-    rows: int = 0
-    hash: int = 0
-    entries: int = 0
-    bytes: int = 0
-
-
-class BatchBody(msgspec.Struct, rename="camel"):
-    query_id: str
-    batch_id: int
-    topics: dict[str, int]
-    checkpoint: str = ""
-    once: bool = False
-    shares: list[Share | None] = []
 
 
 class PartitionView(msgspec.Struct, rename="camel"):
@@ -100,7 +84,10 @@ class CommittedView(msgspec.Struct, rename="camel"):
 
 
 class SinkOperations:
-    """`allowed` returns True if all brokers of the cluster can apply batches."""
+    """`allowed` returns True if all brokers of the cluster can apply batches.
+
+    With `by_role` the attempts of each role are limited.
+    """
 
     def __init__(
         self,
@@ -111,6 +98,8 @@ class SinkOperations:
         allowed: Callable[[], bool],
         url: str | None,
         url_tls: str | None = None,
+        *,
+        by_role: bool = False,
     ) -> None:
         self.sinks = sinks
         self._attempts = attempts
@@ -119,6 +108,7 @@ class SinkOperations:
         self._allowed = allowed
         self._url = url
         self._url_tls = url_tls
+        self._by_role = by_role
 
     # -- rights
 
@@ -131,8 +121,35 @@ class SinkOperations:
             check_name(name)
             stored = await self.sinks.find(name)
             known = () if stored is None else stored.record.partitions
-            found = {TopicName.parse(topic) for topic in (*topics, *known)}
+            named = list(topics)
+            check_topics(named)
+            found = {TopicName.parse(topic) for topic in (*named, *known)}
         return [of_topic(topic) for topic in sorted(found, key=str)] or [Resource(sink=name)]
+
+    async def targets_of_abort(self, name: str, body: BatchBody) -> list[Resource]:
+        """Return what `targets` does, and the topics of the attempts that are to be deleted.
+
+        The body may name the attempts of others.  If the topics of one are unknown, only a super
+        user has the right.
+        """
+        found = set(await self.targets(name, body.topics))
+        shares = [share for share in _shares(body) if share is not None]
+
+        async def look(share: ShareRef) -> None:
+            with translated(name):
+                topics = await self._topics_of(name, share)
+                found.update(of_topic(TopicName.parse(topic)) for topic in topics or ())
+            if topics is None:
+                found.add(Resource(sink=name))
+
+        await _each(shares, look)
+        return sorted(found, key=str)
+
+    async def _topics_of(self, name: str, share: ShareRef) -> Sequence[str] | None:
+        try:
+            return self._attempts.topics(name, share.attempt)
+        except NotFoundError:
+            return await self.sinks.ledgers.topics_of(share.ledger_id, name, share.attempt)
 
     def targets_of_attempt(self, name: str, attempt: str) -> list[Resource]:
         """Return the topics of an attempt.  Raise NotFoundError."""
@@ -147,10 +164,14 @@ class SinkOperations:
         """Begin an attempt.  A caller over TLS (`encrypted`) is told the URL of the https port."""
         with translated(name):
             check_name(name)
-            partitions = _partitions(body.topics)
+            partitions = _partitions(body)
         self._check_allowed()
         url = self._url_tls if encrypted else self._url
-        share = await self._attempts.begin(name, body.query_id, body.batch_id, partitions)
+        caller = CALLER.get() if self._by_role else None
+        role = "" if caller is None else caller.role
+        share = await self._attempts.begin(
+            name, body.query_id, body.batch_id, partitions, role=role
+        )
         return {"attempt": share.attempt, "ledgerId": share.ledger_id, "url": url or ""}
 
     async def append(self, name: str, attempt: str, topic: str, first: int, body: bytes) -> int:
@@ -173,8 +194,10 @@ class SinkOperations:
             return CommittedView(done.outcome, done.warning, await self._view(done.sink))
 
     async def abort(self, name: str, body: BatchBody) -> dict[str, list[str]]:
+        shares = _shares(body)
+        refs = [share for share in shares if share is not None]
         with translated(name):
-            gone, kept = await self.sinks.abandon(name, _batch(body).refs)
+            gone, kept = await self.sinks.abandon(name, refs)
         return {
             "abandoned": [share.attempt for share in gone],
             "kept": [share.attempt for share in kept],
@@ -398,30 +421,38 @@ def _batch(body: BatchBody) -> Batch:
     return Batch(
         Source(body.query_id, body.checkpoint),
         body.batch_id,
-        _partitions(body.topics),
-        [None if each is None else ShareRef(each.attempt, each.ledger_id) for each in body.shares],
+        _partitions(body),
+        _shares(body),
         body.once,
     )
 
 
-def _partitions(topics: Mapping[str, int]) -> dict[str, int]:
+def _shares(body: BatchBody) -> list[ShareRef | None]:
+    return [
+        None if each is None else ShareRef(each.attempt, each.ledger_id) for each in body.shares
+    ]
+
+
+def _partitions(body: BatchBody) -> dict[str, int]:
     """Return the counts by full name."""
-    return {TopicName.parse(topic).full: count for topic, count in topics.items()}
+    if not body.topics:
+        raise PreconditionError("the request names no topic: name the topics of the batch")
+    return {TopicName.parse(topic).full: count for topic, count in body.topics.items()}
 
 
-async def _each(topics: Sequence[str], ask: Callable[[str], Awaitable[None]]) -> None:
-    """Ask for all topics, several at a time; raise the first error in their order."""
+async def _each(items: Sequence[_T], ask: Callable[[_T], Awaitable[None]]) -> None:
+    """Ask for all items, several at a time; raise the first error in their order."""
     errors: dict[int, BrokerError] = {}
 
     async def work(start: int) -> None:
-        for index in range(start, len(topics), _AT_ONCE):
+        for index in range(start, len(items), _AT_ONCE):
             try:
-                await ask(topics[index])
+                await ask(items[index])
             except BrokerError as error:
                 errors[index] = error
 
     async with trio.open_nursery() as nursery:
-        for start in range(min(_AT_ONCE, len(topics))):
+        for start in range(min(_AT_ONCE, len(items))):
             nursery.start_soon(work, start)
     if errors:
         raise errors[min(errors)]

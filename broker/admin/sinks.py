@@ -10,7 +10,14 @@ import msgspec
 from starlette.routing import Route
 
 from daybook.broker.admin.handling import Call, Endpoints, Handler
-from daybook.broker.admin.sink_operations import BatchBody, SinkOperations
+from daybook.broker.admin.sink_bodies import (
+    BatchBody,
+    Rows,
+    check_batch,
+    check_checkpoint,
+    check_rows,
+)
+from daybook.broker.admin.sink_operations import SinkOperations
 from daybook.broker.errors import NotAllowedError, PreconditionError
 from daybook.broker.security.authorization import Resource
 from daybook.managed_ledger.sinks.commit import Demand
@@ -21,12 +28,8 @@ _ROOT = "/admin/v2/daybook/sinks"
 _ATTEMPT = "/{sink}/attempts/{attempt}"
 _TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}/sinks"
 _ROLL_FORWARD_S = "1"
+_DIGITS_MAX = 18
 _Targets = Callable[[SinkCall], Awaitable[Sequence[Resource]]]
-
-
-class _Rows(msgspec.Struct):
-    rows: int
-    hash: int
 
 
 class _Checkpoint(msgspec.Struct):
@@ -45,7 +48,7 @@ def routes(endpoints: Endpoints[SinkOperations]) -> list[Route]:
         _ATTEMPT: ({"PUT": _append, "DELETE": _give_up}, _of_attempt),
         f"{_ATTEMPT}/close": ({"POST": _close}, _of_attempt),
         "/{sink}/commit": ({"POST": _commit}, _of_batch),
-        "/{sink}/abort": ({"POST": _abort}, _of_batch),
+        "/{sink}/abort": ({"POST": _abort}, _of_abort),
         "/{sink}/roll-forward": ({"POST": _roll_forward}, _of_sink),
         "/{sink}/forget": ({"POST": _forget}, _of_sink),
         "/{sink}/move": ({"POST": _move}, _of_sink),
@@ -66,8 +69,18 @@ def routes(endpoints: Endpoints[SinkOperations]) -> list[Route]:
 
 
 async def _of_batch(call: SinkCall) -> Sequence[Resource]:
-    topics = (await call.body(BatchBody)).topics
+    topics = (await _batch(call)).topics
     return await call.parts.targets(call.path("sink"), topics)
+
+
+async def _of_abort(call: SinkCall) -> Sequence[Resource]:
+    return await call.parts.targets_of_abort(call.path("sink"), await _batch(call))
+
+
+async def _batch(call: SinkCall) -> BatchBody:
+    body = await call.body(BatchBody)
+    check_batch(call.path("sink"), body)
+    return body
 
 
 async def _of_sink(call: SinkCall) -> Sequence[Resource]:
@@ -94,15 +107,13 @@ async def _show(call: SinkCall) -> object:
 
 
 async def _begin(call: SinkCall) -> object:
-    return await call.parts.begin(
-        call.path("sink"), await call.body(BatchBody), encrypted=call.encrypted
-    )
+    return await call.parts.begin(call.path("sink"), await _batch(call), encrypted=call.encrypted)
 
 
 async def _append(call: SinkCall) -> object:
     first = call.query("first")
-    if not first.isdecimal():
-        raise PreconditionError(f"first must be a number, not {first!r}")
+    if not first.isdecimal() or len(first) > _DIGITS_MAX:
+        raise PreconditionError(f"first must be a number, not {first[:_DIGITS_MAX]!r}")
     following = await call.parts.append(
         call.path("sink"),
         call.path("attempt"),
@@ -114,7 +125,8 @@ async def _append(call: SinkCall) -> object:
 
 
 async def _close(call: SinkCall) -> object:
-    body = await call.body(_Rows)
+    body = await call.body(Rows)
+    check_rows(body)
     return await call.parts.close(call.path("sink"), call.path("attempt"), body.rows, body.hash)
 
 
@@ -126,11 +138,11 @@ async def _give_up(call: SinkCall) -> None:
 
 
 async def _commit(call: SinkCall) -> object:
-    return await call.parts.commit(call.path("sink"), await call.body(BatchBody))
+    return await call.parts.commit(call.path("sink"), await _batch(call))
 
 
 async def _abort(call: SinkCall) -> object:
-    return await call.parts.abort(call.path("sink"), await call.body(BatchBody))
+    return await call.parts.abort(call.path("sink"), await _batch(call))
 
 
 async def _roll_forward(call: SinkCall) -> object:
@@ -156,7 +168,9 @@ async def _forget(call: SinkCall) -> None:
 
 
 async def _move(call: SinkCall) -> None:
-    await call.parts.move(call.path("sink"), (await call.body(_Checkpoint)).checkpoint)
+    checkpoint = (await call.body(_Checkpoint)).checkpoint
+    check_checkpoint(checkpoint)
+    await call.parts.move(call.path("sink"), checkpoint)
 
 
 async def _resolve(call: SinkCall) -> object:

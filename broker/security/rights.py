@@ -45,7 +45,7 @@ ON_TOPICS = {Right.STAGE: Right.PRODUCE, Right.DECIDE: Right.ADMIN}
 """The rights about sinks, and the right that each of the topics needs.
 
 The path of a sink names no topic.  The topics are those that the body of the request names, those
-of the attempt, and those of the sink's earlier batches.  Without any, only a super user is let in.
+of the attempts, and those of the sink's earlier batches.  Without any, only a super user is let in.
 """
 
 OPENED = Right.IDENTIFIED

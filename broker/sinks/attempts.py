@@ -37,6 +37,7 @@ from daybook.wire.metadata.store import MetadataError
 from daybook.wire.topics import TopicName
 
 ATTEMPTS_MAX = 64
+ROLE_ATTEMPTS_MAX = ATTEMPTS_MAX // 4
 IDLE_S = 600.0
 _LOOK_S = 30.0
 
@@ -47,6 +48,7 @@ class _Attempt:
     partitions: Mapping[str, int]
     writer: LedgerWriter
     used_s: float
+    role: str
     runs: Runs = field(default_factory=Runs)
     lock: trio.Lock = field(default_factory=trio.Lock)
 
@@ -68,7 +70,7 @@ class StagingAttempts:
         self._entry_bytes_max = entry_bytes_max
         self._log = log
         self._open: dict[str, _Attempt] = {}
-        self._beginning = 0
+        self._beginning: list[str] = []  # the roles
 
     async def run(self) -> None:
         """Give up attempts that nothing is appended to any more."""
@@ -89,27 +91,45 @@ class StagingAttempts:
                 self._fail(attempt)
 
     async def begin(
-        self, sink: str, query_id: str, batch_id: int, partitions: Mapping[str, int]
+        self,
+        sink: str,
+        query_id: str,
+        batch_id: int,
+        partitions: Mapping[str, int],
+        *,
+        role: str = "",
     ) -> ShareRef:
-        """Create a staging ledger.  Raise BrokerError."""
+        """Create a staging ledger.  Raise BrokerError.
+
+        A role has only a part of the attempts of a broker; without authorization it is "".
+        """
         if not query_id or batch_id <= NO_BATCH:
             raise PreconditionError("a batch needs the id of its query and a number from 0 on")
-        if len(self._open) + self._beginning >= ATTEMPTS_MAX:
-            raise TooManyRequestsError(
-                f"{ATTEMPTS_MAX} tasks stage through this broker, which is the limit: use another"
-                " broker, or try again later"
-            )
-        self._beginning += 1
+        self._check_room(role)
+        self._beginning.append(role)
         owner = SinkLedger(sink, self._new_id(), query_id, batch_id)
         try:
             writer = await self._ledgers.create(owner, await self._quorums())
         except (LedgerError, MetadataError) as error:
             raise UnavailableError(f"no staging ledger can be created now: {error}") from error
         finally:
-            self._beginning -= 1
+            self._beginning.remove(role)
         now_s = trio.current_time()
-        self._open[owner.attempt] = _Attempt(owner, dict(partitions), writer, now_s)
+        self._open[owner.attempt] = _Attempt(owner, dict(partitions), writer, now_s, role)
         return ShareRef(owner.attempt, writer.ledger_id)
+
+    def _check_room(self, role: str) -> None:
+        roles = [*self._beginning, *(attempt.role for attempt in self._open.values())]
+        if role and roles.count(role) >= ROLE_ATTEMPTS_MAX:
+            raise TooManyRequestsError(
+                f"the role {role!r} stages {ROLE_ATTEMPTS_MAX} tasks through this broker, which is"
+                " the limit for one role: use another broker, or try again later"
+            )
+        if len(roles) >= ATTEMPTS_MAX:
+            raise TooManyRequestsError(
+                f"{ATTEMPTS_MAX} tasks stage through this broker, which is the limit: use another"
+                " broker, or try again later"
+            )
 
     async def append(self, sink: str, name: str, topic: str, first: int, body: bytes) -> int:
         """Append the entries of a body to one topic partition; return the number of all entries.

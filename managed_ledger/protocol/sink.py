@@ -55,13 +55,16 @@ class ManifestId:
 
 @dataclass(frozen=True, slots=True)
 class SinkPartition:
-    """One topic partition to which the sink has written."""
+    """One topic partition to which the sink has written, or which its empty first batch named."""
 
-    created: int  # the transaction that created the topic's list of ledgers
+    created: int  # the transaction that created the topic's list of ledgers; -1: unknown
     following: int  # the sequence id of the first entry of the next batch
-    batch: int  # the last batch that has entries for it
+    batch: int  # the last batch that has entries for it; NO_BATCH: none
     blocked: str = ""  # the reason why that batch cannot be applied here
     skipped: bool = False  # an operator gave the rest of that batch up
+
+
+_NOTHING_WRITTEN = SinkPartition(-1, 0, NO_BATCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,7 @@ class BatchToCommit:
     shares: str  # `digest_of_shares`
     attempts: frozenset[str]
     once: bool = False
+    topics: Sequence[str] = ()  # topic partitions that stand for those of the batch
 
 
 class Verdict(Enum):
@@ -177,7 +181,8 @@ class SinkRecord:
     ) -> "SinkRecord":
         """Return the record that names the batch; `entries` are the numbers by topic partition.
 
-        A batch without entries is APPLIED at once.
+        A batch without entries is APPLIED at once.  If no batch had entries yet, the record names
+        the topics of the batch, so that it is known who may decide about the sink.
         """
         assert self.judge(batch) is Verdict.PROCEED
         partitions = dict(self.partitions)
@@ -185,6 +190,8 @@ class SinkRecord:
             partitions[topic] = SinkPartition(
                 created[topic], self.first_sequence(topic) + count, batch.batch_id
             )
+        if not partitions:
+            partitions = dict.fromkeys(batch.topics, _NOTHING_WRITTEN)
         if len(entries) > PARTITIONS_MAX or len(partitions) > KNOWN_PARTITIONS_MAX:
             raise SinkRefusedError(
                 f"the batch has entries for {len(entries)} topic partitions, and the sink has"

@@ -74,6 +74,8 @@ from daybook.wire.topics import TopicName, url_decode
 
 _ATTEMPTS = 16  # Each lost race is a write of another host; so many in a row are a mistake.
 _AT_ONCE = 16
+SINKS_MAX = 20_000  # With more, the names of all would not fit into one answer of ZooKeeper.
+_TOPICS_MAX = 8  # The record of an empty first batch names so many.
 _T = TypeVar("_T")
 _CONFLICTS = (VersionConflictError, NoRecordError, RecordExistsError)
 
@@ -126,7 +128,14 @@ class Batch:
         names = ["" if share is None else share.attempt for share in self.shares]
         attempts = frozenset(share.attempt for share in self.refs)
         digest = digest_of_shares(self.batch_id, names)
-        return BatchToCommit(self.source, self.batch_id, digest, attempts, self.once)
+        return BatchToCommit(
+            self.source, self.batch_id, digest, attempts, self.once, self._topics()
+        )
+
+    def _topics(self) -> list[str]:
+        """Return topic partitions that stand for those of the batch: a few say whose it is."""
+        counts = sorted(self.partitions.items())[:_TOPICS_MAX]
+        return [f"{topic}-partition-0" if count else topic for topic, count in counts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +225,8 @@ class Sinks:
         """
         wanted = batch.to_commit
         for _ in range(_ATTEMPTS):
+            if await self.find(name) is None:
+                await self._check_new(name, batch)
             stored = await self.find_or_create(name)
             match stored.record.judge(wanted):
                 case Verdict.DONE:
@@ -236,6 +247,20 @@ class Sinks:
             " or ledgers change all the time; try again"
         )
 
+    async def _check_new(self, name: str, batch: Batch) -> None:
+        """Refuse the first batch of a sink before it gets a record, which would stay."""
+        root = await self.store.get(ROOT)
+        if root is not None and root.stat.children_count >= SINKS_MAX:
+            raise SinkRefusedError(
+                f"there are {SINKS_MAX} sinks, which is the limit: the sinks of batch jobs are"
+                " removed a week after their batch, and others a week after `daybook sinks forget`"
+            )
+        try:
+            await self._read_ends(name, batch)
+        except StagingLostError:
+            if await self.find(name) is None:
+                raise  # Otherwise somebody has just committed, and the record tells what.
+
     async def _read_ends(self, name: str, batch: Batch) -> list[tuple[int, StagingEnd]]:
         """Return what the staging ledgers say, in the order of the tasks."""
         found: dict[int, StagingEnd] = {}
@@ -250,13 +275,13 @@ class Sinks:
             raise SinkRefusedError("two tasks name the same staging ledger")
         await _each(refs, read)
         for end in found.values():
+            check_same_partitions(end, batch.partitions)
             if (end.query_id, end.batch_id) != (batch.source.query_id, batch.batch_id):
                 raise SinkRefusedError(
                     f"the attempt {end.attempt} was staged for the batch {end.batch_id} of the"
                     f" query {end.query_id}, not for the batch {batch.batch_id} of the query"
                     f" {batch.source.query_id}"
                 )
-            check_same_partitions(end, batch.partitions)
         return [(ref.ledger_id, found[ref.ledger_id]) for ref in refs]
 
     async def _commit(
@@ -372,8 +397,10 @@ class Sinks:
         """Give staging up and delete it; return what was given up, and what is kept.
 
         Attempts that a committed batch names are kept.  An attempt is deleted only after its name
-        is in the record, and stays there until it is deleted.
+        is in the record, where it stays till then.  Without record and ledgers nothing is stored.
         """
+        if await self.find(name) is None and not await self._any_exists(name, shares):
+            return list(shares), []
         named = frozenset[str]()
         while True:
             stored = await self.find_or_create(name)
@@ -394,6 +421,15 @@ class Sinks:
         await _each(gone, delete)
         await self._clear(name, deleted)
         return gone, [share for share in shares if share not in gone]
+
+    async def _any_exists(self, name: str, shares: Sequence[ShareRef]) -> bool:
+        found: list[bool] = []
+
+        async def look(share: ShareRef) -> None:
+            found.append(await self.ledgers.exists(share.ledger_id, name, share.attempt))
+
+        await _each(shares, look)
+        return any(found)
 
     async def _clear(self, name: str, attempts: Sequence[str]) -> None:
         await self.change(name, lambda record: record.clear(attempts))

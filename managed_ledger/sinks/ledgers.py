@@ -95,6 +95,24 @@ class SinkLedgers:
             raise StagingLostError(f"the ledger {ledger_id} of the sink {sink} was never closed")
         return await self.client.open_stored(ledger_id, stored, recover=False)
 
+    async def exists(self, ledger_id: int, sink: str, attempt: str) -> bool:
+        """Return True if that attempt has the ledger.  Raise LedgerError, MetadataError."""
+        stored = await self._newest(ledger_id)
+        owner = None if stored is None else sink_ledger_of(stored.metadata.custom)
+        return owner is not None and (owner.sink, owner.attempt) == (sink, attempt)
+
+    async def topics_of(self, ledger_id: int, sink: str, attempt: str) -> list[str] | None:
+        """Return the topics of an attempt, by its ledger.
+
+        None: they are unknown, because the ledger was not closed in order, or is a manifest.  A
+        ledger that does not exist, or is another one's, has none.  Raise LedgerError,
+        MetadataError.
+        """
+        try:
+            return list((await self.read_end(ledger_id, sink, attempt)).partitions)
+        except (StagingLostError, SinkCorruptError):
+            return None if await self.exists(ledger_id, sink, attempt) else []
+
     async def _newest(self, ledger_id: int) -> StoredMetadata | None:
         """Return the metadata of a ledger; None if it does not exist, which is certain."""
         # Another broker has just written and closed it: an older answer would be taken for a no.

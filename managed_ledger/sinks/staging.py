@@ -256,11 +256,15 @@ def new_end(
 
 
 def check_same_partitions(end: StagingEnd, partitions: Mapping[str, int]) -> None:
-    """Raise SinkRefusedError if a task used another number of partitions than the driver."""
+    """Raise SinkRefusedError if a task used another number of partitions than the driver.
+
+    The refusal names only the topics of the driver: it may have no right on those of the task.
+    """
     if end.partitions != dict(partitions):
+        common = {name: end.partitions[name] for name in partitions if name in end.partitions}
         raise SinkRefusedError(
-            f"the attempt {end.attempt} wrote to {end.partitions}, and the driver counted"
-            f" {dict(partitions)} partitions for the batch {end.batch_id}: write the batch again"
+            f"the attempt {end.attempt} counted other topics or partitions than the driver:"
+            f" {common} instead of {dict(partitions)}; write the batch again"
         )
 
 

@@ -15,6 +15,7 @@ from daybook.broker.admin import bundles, namespaces, schemas, sinks, subscripti
 from daybook.broker.admin.access import Access, domain_of
 from daybook.broker.admin.app import create_app
 from daybook.broker.admin.handling import Call, Endpoints, Handler, TargetsOf
+from daybook.broker.admin.sink_bodies import BatchBody
 from daybook.broker.config import parse
 from daybook.broker.dispatch.consumer import Consumer
 from daybook.broker.namespaces import records
@@ -270,6 +271,10 @@ class OneTopic:
 
     async def targets(self, name: str, topics: Iterable[str]) -> list[Resource]:
         del name, topics
+        return [of_topic(TopicName.parse(TOPIC))]
+
+    async def targets_of_abort(self, name: str, body: BatchBody) -> list[Resource]:
+        del name, body
         return [of_topic(TopicName.parse(TOPIC))]
 
     def targets_of_attempt(self, name: str, attempt: str) -> list[Resource]:

@@ -1,7 +1,7 @@
 """Rights about sinks: their paths name no topics, so the rights are those on what they write to."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -46,6 +46,14 @@ class Attempts:
         return list(self._topics)
 
 
+class Ledgers:
+    """Staging ledgers: 1 has the topic MINE, 2 has THEIRS, 3 was not closed, others are gone."""
+
+    async def topics_of(self, ledger_id: int, sink: str, attempt: str) -> list[str] | None:
+        assert (sink, attempt) == ("s", f"attempt-{ledger_id}")
+        return {1: [MINE], 2: [THEIRS], 3: None}.get(ledger_id, [])
+
+
 class World:
     """The REST of sinks, whose handlers do nothing."""
 
@@ -53,7 +61,8 @@ class World:
         admits, self.store = access()
         found: Any = Attempts(*of_attempt)
         nothing: Any = None
-        sinks = Sinks(self.store, nothing, nothing, nothing)
+        ledgers: Any = Ledgers()
+        sinks = Sinks(self.store, ledgers, nothing, nothing)
         parts = SinkOperations(sinks, found, nothing, nothing, lambda: True, None)
         endpoints = Stubs(parts, 1 << 10, silent_log(), admits)
         self.app = Starlette(routes=routes.routes(endpoints))
@@ -70,9 +79,15 @@ class World:
         await store.create(record_path("s"), value, make_parents=True)
 
     async def ask(
-        self, role: str, method: str, path: str, topics: Mapping[str, int] | None = None
+        self,
+        role: str,
+        method: str,
+        path: str,
+        topics: Mapping[str, int] | None = None,
+        ledgers: Sequence[int] = (),
     ) -> int:
-        batch = {"queryId": "q", "batchId": 0, "topics": dict(topics or {})}
+        shares = [{"attempt": f"attempt-{each}", "ledgerId": each} for each in ledgers]
+        batch = {"queryId": "q", "batchId": 0, "topics": dict(topics or {}), "shares": shares}
         body = json.dumps(batch).encode()
         return await asked(self.app, method, f"{ROOT}/{path}", bearer(role), body=body)
 
@@ -108,6 +123,31 @@ async def test_a_batch_needs_produce_where_the_sink_has_written(method: str, pat
     assert await world.ask("writer", method, f"s/{path}", {MINE: 1}) == 403
     assert await world.ask("all", method, f"s/{path}", {MINE: 1}) == 204
     assert await world.ask("writer", method, f"another/{path}", {MINE: 1}) == 204
+
+
+async def test_what_is_aborted_needs_produce_on_its_own_topics() -> None:
+    world = await World().made()
+    for role, ledgers, expected in [
+        ("writer", [1], 204),
+        ("writer", [1, 2], 403),
+        ("writer", [2], 403),
+        ("writer", [3], 403),  # Nobody knows its topics.
+        ("writer", [4], 204),
+        ("all", [1, 2, 4], 204),
+        ("all", [3], 403),
+        ("root", [1, 2, 3, 4], 204),
+    ]:
+        found = await world.ask(role, "POST", "s/abort", {MINE: 0}, ledgers)
+        assert found == expected, (role, ledgers)
+
+
+async def test_an_open_attempt_of_this_broker_is_aborted_by_those_who_may_stage_it() -> None:
+    body = {"queryId": "q", "batchId": 0, "topics": {MINE: 0}}
+    data = json.dumps({**body, "shares": [{"attempt": "a", "ledgerId": 3}]}).encode()
+    for topic, expected in [(MINE, 204), (THEIRS, 403)]:
+        world = await World(topic).made()
+        path = f"{ROOT}/s/abort"
+        assert await asked(world.app, "POST", path, bearer("writer"), body=data) == expected
 
 
 @pytest.mark.parametrize(("method", "path"), OF_ATTEMPTS)

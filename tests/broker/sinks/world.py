@@ -11,13 +11,8 @@ from random import Random
 
 import trio
 
-from daybook.broker.admin.sink_operations import (
-    BatchBody,
-    CommittedView,
-    Share,
-    SinkOperations,
-    SinkView,
-)
+from daybook.broker.admin.sink_bodies import BatchBody, Share
+from daybook.broker.admin.sink_operations import CommittedView, SinkOperations, SinkView
 from daybook.clients.python.client import Client
 from daybook.clients.python.connect import connect
 from daybook.managed_ledger.log import ManagedLedger
