@@ -213,8 +213,8 @@ MUTANTS = [
         module=f"{_SECURITY}.audit",
         name="Audit._write",
         replacement=Edit(
-            "    except OSError:\n",
-            "    except OSError:\n        self._waiting.clear()\n",
+            "        except OSError:\n",
+            "        except OSError:\n            self._waiting.clear()\n",
         ),
         caught_by=f"{_TESTS}/test_audit.py -k wait_for_a_file",
     ),
