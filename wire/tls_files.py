@@ -17,7 +17,6 @@ Settings that cannot be used raise `TlsFilesError`, whose text is one sentence t
 TLS is version 1.2 or newer.
 """
 
-import os
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias
 
 import trio
 
+from daybook.wire.changing_files import FileStamp, stamp_of
 from daybook.wire.clock import WallClock
 from daybook.wire.logging import Log
 
@@ -183,7 +183,7 @@ class ReloadedContext:
         self._build = build
         self._clock = clock
         self._log = log
-        self._signature = self._sign()
+        self._signature = self._stamp()
         self._context = build(files)
         self._looked_at = -_LOOK_S
         self._warned_ms = -_DAY_MS
@@ -203,7 +203,7 @@ class ReloadedContext:
 
     def _look(self) -> None:
         # The signature is older than what is read: a change meanwhile is read again.
-        signature = self._sign()
+        signature = self._stamp()
         if signature == self._signature:
             return
         self._signature = signature
@@ -220,8 +220,8 @@ class ReloadedContext:
         self._log.info("the certificates have changed and are in force", files=files)
         self.warn_of_expiry()
 
-    def _sign(self) -> Signature:
-        return tuple(_sign(path) for path in self._files.paths)
+    def _stamp(self) -> Signature:
+        return tuple(_stamp(path) for path in self._files.paths)
 
     async def run(self) -> None:
         """Look every hour whether the certificate expires soon, until cancelled."""
@@ -251,10 +251,9 @@ class ReloadedContext:
         )
 
 
-def _sign(path: Path) -> tuple[int, int, int] | None:
-    """Return what changes when a file is replaced or written; None if it cannot be read."""
+def _stamp(path: Path) -> FileStamp | None:
+    """Return the stamp of a file; None if it cannot be read."""
     try:
-        found = os.stat(path)
+        return stamp_of(path)
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns

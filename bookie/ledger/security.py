@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from random import Random, SystemRandom
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import trio
 
@@ -261,12 +261,33 @@ class _Answers:
             )
 
 
-def bookie_access(
-    tls: bool, files: tuple[str, str, str], user: str, password_file: str
-) -> BookieAccess:
-    """Return what the settings of a process say; `files`: trusted, certificate and key."""
-    trusted, certificate, key = (path or None for path in files)
-    access = BookieAccess(tls, trusted, certificate, key, user, password_file or None)
+class BookieSettings(Protocol):
+    """The settings of a process that connects to bookies; "" stands for none."""
+
+    @property
+    def bookie_tls(self) -> bool: ...
+    @property
+    def bookie_user(self) -> str: ...
+    @property
+    def bookie_password_file(self) -> str: ...
+    @property
+    def tls_certificate(self) -> str: ...
+    @property
+    def tls_key(self) -> str: ...
+    @property
+    def tls_trusted(self) -> str: ...
+
+
+def access_of_settings(settings: BookieSettings) -> BookieAccess:
+    """Return what the settings of a process say.  Raise ConfigError."""
+    access = BookieAccess(
+        settings.bookie_tls,
+        settings.tls_trusted or None,
+        settings.tls_certificate or None,
+        settings.tls_key or None,
+        settings.bookie_user,
+        settings.bookie_password_file or None,
+    )
     access.check()
     return access
 

@@ -10,10 +10,12 @@ from typing import Annotated
 
 import msgspec
 
-from daybook.bookie.ledger.security import BookieAccess, bookie_access
+from daybook.bookie.ledger import security
+from daybook.bookie.ledger.security import BookieAccess
 from daybook.bookie.replication.limits import ReplicationLimits
 from daybook.wire import settings
-from daybook.wire.metadata.access import ZooKeeperAccess, access_of_settings
+from daybook.wire.metadata import access
+from daybook.wire.metadata.access import ZooKeeperAccess
 from daybook.wire.settings import ConfigError
 
 _PREFIX = "DAYBOOK_AUTORECOVERY_"
@@ -63,20 +65,13 @@ class AutoRecoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
     @property
     def bookie_access(self) -> BookieAccess:
-        files = (self.tls_trusted, self.tls_certificate, self.tls_key)
-        return bookie_access(self.bookie_tls, files, self.bookie_user, self.bookie_password_file)
+        """Return how to connect to bookies, and as whom.  Raise ConfigError."""
+        return security.access_of_settings(self)
 
     @property
     def zookeeper_access(self) -> ZooKeeperAccess:
         """Return how to connect to ZooKeeper, and as whom.  Raise ConfigError."""
-        return access_of_settings(
-            tls=self.zookeeper_tls,
-            user=self.zookeeper_user,
-            password_file=self.zookeeper_password_file,
-            tls_certificate=self.tls_certificate,
-            tls_key=self.tls_key,
-            tls_trusted=self.tls_trusted,
-        )
+        return access.access_of_settings(self)
 
     @property
     def limits(self) -> ReplicationLimits:

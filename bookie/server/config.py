@@ -16,8 +16,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from daybook.bookie.ledger import security
 from daybook.bookie.ledger.racks import RACK_PROPERTY
-from daybook.bookie.ledger.security import BookieAccess, bookie_access
+from daybook.bookie.ledger.security import BookieAccess
 from daybook.bookie.replication.limits import ReplicationLimits
 from daybook.bookie.server.entrance import Mode
 from daybook.bookie.server.session import ServerLimits
@@ -25,7 +26,8 @@ from daybook.bookie.storage.limits import StoreLimits
 from daybook.wire import settings
 from daybook.wire.messages.blocks import BLOCKS_PROPERTY
 from daybook.wire.messages.bookie import FRAME_BYTES_PROPERTY
-from daybook.wire.metadata.access import ZooKeeperAccess, access_of_settings
+from daybook.wire.metadata import access
+from daybook.wire.metadata.access import ZooKeeperAccess
 from daybook.wire.settings import ANY_ADDRESS, ConfigError
 
 _PREFIX = "DAYBOOK_BOOKIE_"
@@ -173,8 +175,8 @@ class BookieConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def bookie_access(self) -> BookieAccess:
-        files = (self.tls_trusted, self.tls_certificate, self.tls_key)
-        return bookie_access(self.bookie_tls, files, self.bookie_user, self.bookie_password_file)
+        """Return how to connect to bookies, and as whom.  Raise ConfigError."""
+        return security.access_of_settings(self)
 
     @property
     def public_host(self) -> str:
@@ -183,14 +185,7 @@ class BookieConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def zookeeper_access(self) -> ZooKeeperAccess:
         """Return how to connect to ZooKeeper, and as whom.  Raise ConfigError."""
-        return access_of_settings(
-            tls=self.zookeeper_tls,
-            user=self.zookeeper_user,
-            password_file=self.zookeeper_password_file,
-            tls_certificate=self.tls_certificate,
-            tls_key=self.tls_key,
-            tls_trusted=self.tls_trusted,
-        )
+        return access.access_of_settings(self)
 
     @property
     def properties(self) -> dict[str, str]:

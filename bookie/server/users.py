@@ -9,11 +9,11 @@ A changed file counts at the next connection, half a second later at most.  Whil
 cannot be used, the users that were read last count, so that half a file locks nobody out.
 """
 
-import os
 from pathlib import Path
 
 import trio
 
+from daybook.wire.changing_files import FileStamp, read_stamped, stamp_of
 from daybook.wire.digest_md5 import REALM, SECRET_BYTES
 from daybook.wire.logging import Log
 from daybook.wire.settings import ConfigError
@@ -29,7 +29,7 @@ class Users:
         self._path = path
         self._log = log
         self._looked_at = -_LOOK_S
-        self._stamp: tuple[int, int, int] | None = None
+        self._stamp: FileStamp | None = None
         self._secrets: dict[str, bytes] = {}
         self._usable = True
         try:
@@ -47,7 +47,7 @@ class Users:
 
     def _look(self) -> None:
         try:
-            if _stamp(self._path) != self._stamp:
+            if stamp_of(self._path) != self._stamp:
                 self._read()
             self._usable = True
         except (OSError, ValueError) as error:
@@ -60,11 +60,7 @@ class Users:
                 )
 
     def _read(self) -> None:
-        stamp = _stamp(self._path)
-        with self._path.open("rb") as file:
-            content = file.read(_FILE_BYTES_MAX + 1)
-        if len(content) > _FILE_BYTES_MAX:
-            raise ValueError("the file is too large")
+        stamp, content = read_stamped(self._path, _FILE_BYTES_MAX)
         self._secrets = parse(content.decode())
         self._stamp = stamp
 
@@ -92,8 +88,3 @@ def parse(text: str) -> dict[str, bytes]:
             )
         secrets[user] = secret
     return secrets
-
-
-def _stamp(path: Path) -> tuple[int, int, int]:
-    found = os.stat(path)
-    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -12,13 +12,11 @@ covers the line of the file, so a changed password counts at once.
 
 import base64
 import binascii
-import os
 import threading
 from hashlib import blake2b, sha1
 from hmac import compare_digest
 from pathlib import Path
 from random import Random
-from typing import TypeAlias
 
 import bcrypt
 import trio
@@ -27,6 +25,7 @@ from daybook.broker.errors import UnavailableError
 from daybook.broker.security import apr1
 from daybook.broker.security.identity import Identity, checked_role
 from daybook.broker.security.tokens import WrongCredentialsError
+from daybook.wire.changing_files import FileStamp, read_stamped, stamp_of
 from daybook.wire.logging import Log
 from daybook.wire.settings import ConfigError
 
@@ -39,8 +38,6 @@ _BCRYPT_BYTES_MAX = 72  # It would not look at further bytes.
 _SHA = "{SHA}"
 _KNOWN = (*_BCRYPT, "$apr1$", _SHA)
 _NOBODY = "{SHA}" + base64.b64encode(bytes(20)).decode()
-
-_Stamp: TypeAlias = tuple[int, int, int]
 
 
 class Passwords:
@@ -58,7 +55,7 @@ class Passwords:
         self._threads = trio.CapacityLimiter(2)
         self._waiting = 0
         self._decoy = _NOBODY
-        self._stamp: _Stamp | None = None
+        self._stamp: FileStamp | None = None
         self._users: dict[str, str] = {}
         try:
             self._read()
@@ -78,7 +75,7 @@ class Passwords:
     def _is_remembered(self, user: str, password: bytes) -> bool:
         """Return True if the password was right lately, and the file has not changed since."""
         try:
-            stamp = _stamp(self._path)
+            stamp = stamp_of(self._path)
         except OSError:
             return False
         with self._lock:
@@ -136,7 +133,7 @@ class Passwords:
     def _read_if_changed(self) -> None:
         try:
             with self._reading:
-                if _stamp(self._path) != self._stamp:
+                if stamp_of(self._path) != self._stamp:
                     self._read()
                 self._unreadable = False
         except (OSError, ValueError) as error:
@@ -152,11 +149,7 @@ class Passwords:
 
     def _read(self) -> None:
         """Read the file.  Raise OSError or ValueError, which never quotes a line."""
-        stamp = _stamp(self._path)
-        with self._path.open("rb") as file:
-            content = file.read(_FILE_BYTES_MAX + 1)
-        if len(content) > _FILE_BYTES_MAX:
-            raise ValueError("the file is too large")
+        stamp, content = read_stamped(self._path, _FILE_BYTES_MAX)
         users = parse(content.decode())
         with self._lock:
             self._users, self._stamp = users, stamp
@@ -216,8 +209,3 @@ def _effort(stored: str) -> tuple[int, str]:
     if stored.startswith(_BCRYPT):
         return 2, stored[4:6]  # the cost, in two digits
     return (0, "") if stored.startswith(_SHA) else (1, "")
-
-
-def _stamp(path: Path) -> _Stamp:
-    found = os.stat(path)
-    return found.st_mtime_ns, found.st_size, found.st_ino

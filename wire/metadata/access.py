@@ -9,6 +9,7 @@ the options of commands, become such an object.  The password is read at each ne
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from daybook.wire.metadata.acl import digest_identity
 from daybook.wire.settings import ConfigError
@@ -64,26 +65,38 @@ def read_password(file: Path) -> str:
     return password.removesuffix("\r")
 
 
-def access_of_settings(
-    *,
-    tls: bool,
-    user: str,
-    password_file: str,
-    tls_certificate: str = "",
-    tls_key: str = "",
-    tls_trusted: str = "",
-) -> ZooKeeperAccess:
+class ZooKeeperSettings(Protocol):
+    """The settings of a process that connects to ZooKeeper; "" stands for none."""
+
+    @property
+    def zookeeper_tls(self) -> bool: ...
+    @property
+    def zookeeper_user(self) -> str: ...
+    @property
+    def zookeeper_password_file(self) -> str: ...
+    @property
+    def tls_certificate(self) -> str: ...
+    @property
+    def tls_key(self) -> str: ...
+    @property
+    def tls_trusted(self) -> str: ...
+
+
+def access_of_settings(settings: ZooKeeperSettings) -> ZooKeeperAccess:
     """Return what the settings of a process say.  Raise ConfigError."""
+    user, password_file = settings.zookeeper_user, settings.zookeeper_password_file
     if bool(user) != bool(password_file):
         raise ConfigError(
             "zookeeper_user and zookeeper_password_file belong together: set both, or neither"
         )
     if ":" in user:
         raise ConfigError("zookeeper_user must not have a colon")
-    if bool(tls_certificate) != bool(tls_key):
+    certificate, key = settings.tls_certificate, settings.tls_key
+    if bool(certificate) != bool(key):
         raise ConfigError("tls_certificate and tls_key belong together: name both, or neither")
-    files = TlsFiles(_path(tls_certificate), _path(tls_key), _path(tls_trusted))
-    return ZooKeeperAccess(files if tls else None, True, user, _path(password_file))
+    files = TlsFiles(_path(certificate), _path(key), _path(settings.tls_trusted))
+    tls = files if settings.zookeeper_tls else None
+    return ZooKeeperAccess(tls, True, user, _path(password_file))
 
 
 def _path(text: str) -> Path | None:

@@ -1,5 +1,6 @@
 """The identity of a process for ZooKeeper: the settings and the file of the password."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -39,18 +40,28 @@ def test_no_text_about_credentials_has_the_password(tmp_path: Path) -> None:
     assert "geheim" not in f"{found!r} {found} {access!r}"
 
 
+@dataclass(frozen=True)
+class Settings:
+    zookeeper_tls: bool = False
+    zookeeper_user: str = ""
+    zookeeper_password_file: str = ""
+    tls_certificate: str = ""
+    tls_key: str = ""
+    tls_trusted: str = ""
+
+
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"user": "daybook"}, "belong together"),
-        ({"password_file": "/p"}, "belong together"),
-        ({"user": "a:b", "password_file": "/p"}, "must not have a colon"),
-        ({"tls": True, "tls_certificate": "/c"}, "belong together"),
+        ({"zookeeper_user": "daybook"}, "belong together"),
+        ({"zookeeper_password_file": "/p"}, "belong together"),
+        ({"zookeeper_user": "a:b", "zookeeper_password_file": "/p"}, "must not have a colon"),
+        ({"zookeeper_tls": True, "tls_certificate": "/c"}, "belong together"),
     ],
 )
 def test_settings_that_make_no_sense(settings: dict[str, str], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        access_of_settings(**({"tls": False, "user": "", "password_file": ""} | settings))  # type: ignore[arg-type]
+        access_of_settings(Settings(**settings))  # type: ignore[arg-type]
 
 
 def test_each_process_has_the_settings() -> None:
