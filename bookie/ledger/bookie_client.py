@@ -592,6 +592,13 @@ class BookieClient:
         self._refusals.pop(bookie, None)
         connection.trust()
 
+    def is_refused_by(self, bookie: BookieId) -> bool:
+        """Return True if the bookie has refused the last connection, or what was asked on it.
+
+        It is there then, and this client lacks TLS or the credentials that it demands.
+        """
+        return bookie in self._refusals
+
     def _log_refusal(self, bookie: BookieId, why: str) -> None:
         """Log why a bookie refuses this client, unless that was the last thing said about it."""
         if self._refusals.get(bookie) != why:

@@ -145,6 +145,13 @@ def _why_not_writable(rows: Sequence[Mapping[str, Any]], ack_quorum: int) -> str
     writable = [row for row in rows if row["state"] == "writable" and row["answers"]]
     if len(writable) >= ack_quorum:
         return None
+    refusing = sum(row["refuses"] for row in rows)
+    if len(writable) + refusing >= ack_quorum:
+        return (
+            f"It is not known whether something can be published: {refusing} of {len(rows)} bookies"
+            " refuse this command. Give --bookie-tls, and --bookie-user with --bookie-password-file"
+            " or --tls-certificate with --tls-key."
+        )
     readonly = sum(row["state"] == "readonly" for row in rows)
     away = "start those that are away or do not answer"
     back = (
@@ -175,6 +182,7 @@ async def _health(store: MetadataStore, root: str) -> tuple[list[dict[str, Any]]
                 "bookie": name,
                 "state": here,
                 "answers": False,
+                "refuses": False,
                 "order": None if order is None else order.kind.value,
                 "ledgers": 0,
                 "at_writers": 0,
@@ -190,7 +198,9 @@ async def _health(store: MetadataStore, root: str) -> tuple[list[dict[str, Any]]
 
 async def _ask(client: LedgerClient, row: dict[str, Any]) -> None:
     with trio.move_on_after(_ANSWER_S):
-        row["answers"] = await client.context.bookies.probe(BookieId(row["bookie"]))
+        bookies, name = client.context.bookies, BookieId(row["bookie"])
+        row["answers"] = await bookies.probe(name)
+        row["refuses"] = not row["answers"] and bookies.is_refused_by(name)
 
 
 async def _count(
@@ -206,7 +216,7 @@ async def _count(
             # A bookie without a cookie has left, or belongs to another cluster.
             row = rows.setdefault(
                 name,
-                {"bookie": name, "state": "away", "answers": False, "order": None}
+                {"bookie": name, "state": "away", "answers": False, "refuses": False, "order": None}
                 | dict.fromkeys(("ledgers", "at_writers", "marked"), 0),
             )
             row["ledgers"] += 1

@@ -6,6 +6,7 @@
 As in Pulsar, a grant replaces what the role had at the same place.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
@@ -32,9 +33,10 @@ def _of_namespace(namespace: str) -> str:
     return f"/admin/v2/namespaces/{namespace_path(namespace)}/permissions"
 
 
-class AdminRights:
+class AdminRights(ABC):
     """The base of the admin client, which carries out the requests."""
 
+    @abstractmethod
     async def call(
         self,
         method: str,
@@ -42,7 +44,7 @@ class AdminRights:
         body: Json = None,
         query: Mapping[str, bool | str] | None = None,
     ) -> Json:
-        raise NotImplementedError
+        """Carry out one request; return the JSON of the answer."""
 
     # -- namespaces
 

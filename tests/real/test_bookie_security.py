@@ -105,6 +105,7 @@ def test_commands_need_the_credentials(locked: Locked) -> None:
     locked.daybook("ledgers", "check", "--read", *locked.words)
     rows = json.loads(locked.daybook("bookies", "health", "--output", "json", exit_code=3))
     assert not any(row["answers"] for row in rows)
+    assert all(row["refuses"] for row in rows)
 
 
 def test_bookies_restore_the_copies_of_a_lost_one(locked: Locked) -> None:

@@ -12,6 +12,7 @@ from daybook.bookie.registry.layout import ensure_layout
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.registrations import BookieInfo
 from daybook.bookie.registry.registrations import register_bookie as register
+from daybook.clients.cli.bookies import _why_not_writable
 from daybook.wire.clock import SystemClock
 from daybook.wire.metadata.memory import MemoryStore
 from daybook.wire.metadata.store import MetadataStore
@@ -74,3 +75,20 @@ def test_without_zookeeper_it_says_how_to_get_one(daybook: Daybook, hurried: Non
         " cluster with `daybook standalone` (`daybook local start zookeeper` if only ZooKeeper is"
         " down), or say where yours is with --zookeeper or DAYBOOK_ZOOKEEPER.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("answering", "refusing", "says"),
+    [(2, 1, None), (1, 2, "not known"), (0, 3, "not known"), (0, 1, "Nothing can be published")],
+)
+def test_a_bookie_that_refuses_the_command_is_not_taken_for_one_that_is_away(
+    answering: int, refusing: int, says: str | None
+) -> None:
+    def row(answers: bool, refuses: bool) -> dict[str, object]:
+        return {"state": "writable", "answers": answers, "refuses": refuses}
+
+    rows = [row(True, False)] * answering + [row(False, True)] * refusing
+    rows += [row(False, False)] * (3 - len(rows))
+    why = _why_not_writable(rows, 2)
+    assert (why is None) == (says is None)
+    assert says is None or says in str(why)
