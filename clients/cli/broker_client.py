@@ -14,19 +14,24 @@ from daybook.clients.cli.not_found import hint
 from daybook.clients.cli.progress import waiting_for
 from daybook.clients.python.client import Client
 from daybook.clients.python.errors import (
+    AdminError,
     BrokerError,
     BusyError,
+    CredentialsError,
     InDoubtError,
     NotFoundError,
     NotReadyError,
+    RefusedError,
     RequestTimedOutError,
     SubscriptionNotFoundError,
+    TlsError,
     TopicNotFoundError,
     UnavailableError,
 )
 from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.pool import parse_service_url
 from daybook.wire.errors import ConnectionLostError, MalformedError
+from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.tcp import TcpNetwork
 from daybook.wire.topics import TopicName, check_namespace
 
@@ -66,6 +71,7 @@ async def attach(client: Client, begin: Callable[[], Awaitable[T]]) -> T:
     async with waiting_for(brokers, PATIENCE_S, lambda: client.trouble):
         with trio.move_on_after(PATIENCE_S):
             await check_reachable(client.service_url)
+            await client.first_contact(PATIENCE_S)  # TLS or credentials that are refused stay so
             return await begin()
     raise client.trouble or no_answer(client.service_url)
 
@@ -119,6 +125,15 @@ def _sentence(error: Exception, url: str, option: str, *, changes: bool) -> str 
             return f"{error}. {_NEXT}"
         case InDoubtError():
             return f"{error}. The request may have been carried out: look before you try it again."
+        case TlsError():
+            return f"{error}. The options are --tls-trusted, --tls-certificate and --tls-key."
+        case (
+            CredentialsError() | RefusedError(code=pb.AuthenticationError) | AdminError(status=401)
+        ):
+            return (
+                f"{error}. The options are --token-file, and --basic-user with"
+                " --basic-password-file."
+            )
         case BrokerError() | ValueError():
             return f"{error}."
         case _:
