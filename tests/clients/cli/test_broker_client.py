@@ -1,4 +1,4 @@
-"""What commands say of errors of brokers and of clients."""
+"""The sentences of commands about errors of brokers and of clients."""
 
 import pytest
 
