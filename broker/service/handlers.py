@@ -19,7 +19,6 @@ before it were carried out already.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, assert_never
@@ -41,28 +40,34 @@ from daybook.broker.errors import (
     AuthorizationError,
     BrokerError,
     ConsumerBusyError,
-    InvalidNameError,
     NotAllowedError,
-    NotFoundError,
     PreconditionError,
     RefusedError,
     UnavailableError,
 )
-from daybook.broker.namespaces.topic_lists import matching, without_system
 from daybook.broker.protocol import consuming, producing, session
 from daybook.broker.protocol.access import AccessMode
 from daybook.broker.protocol.deduplication import NOTHING, RESERVED
-from daybook.broker.protocol.dispatch.key_shared import KeyPolicy
-from daybook.broker.protocol.patterns import PatternError, TopicPattern
 from daybook.broker.protocol.producing import Sending
 from daybook.broker.protocol.session import Admission
-from daybook.broker.protocol.topic_watchers import topics_hash
-from daybook.broker.schemas.admission import UNVERSIONED, typed
-from daybook.broker.security.authorization import Resource, of_namespace, of_topic
+from daybook.broker.security.authorization import of_topic
 from daybook.broker.security.identity import Caller, on_behalf
 from daybook.broker.security.rights import Right, right_of_command
 from daybook.broker.service.accept import Prove, no_limits
+from daybook.broker.service.command_bodies import (
+    consumer_request,
+    pairs_of,
+    position_of,
+    producer_success,
+    resource_of,
+    schema_of,
+    set_id,
+    success_of,
+    topic_name,
+    type_of,
+)
 from daybook.broker.service.connection import FRAME_PADDING_BYTES, ClientConnection
+from daybook.broker.service.questions import Questions
 from daybook.broker.service.refused_requests import RefusedRequests
 from daybook.broker.service.request_turns import Request, RequestQueue
 from daybook.broker.service.role_use import ConnectionUse
@@ -80,16 +85,14 @@ from daybook.wire.errors import MalformedError, OversizeError, WireError
 from daybook.wire.messages.client import Send
 from daybook.wire.messages.consumer import Ack
 from daybook.wire.messages.registry import (
-    RESUMES,
     AnyCommand,
     Command,
     decode_frame,
     signed,
     type_name,
-    unsigned,
 )
 from daybook.wire.proto import pulsar_pb2 as pb
-from daybook.wire.topics import TopicName, check_namespace
+from daybook.wire.topics import TopicName
 from daybook.wire.transport import Stream
 
 T = pb.BaseCommand
@@ -196,6 +199,7 @@ class Handlers:
             None if broker.authorization is None else partial(self._authorize, T.WATCH_TOPIC_LIST),
             watchers_max=broker.limits.watchers_max,
         )
+        self._questions = Questions(broker, encrypted=self._connection.encrypted)
         self._use = ConnectionUse(broker.role_use)
         self._acks_waiting = 0  # for their receipts
         self._opening_producers: dict[int, _Opening] = {}  # by attempt
@@ -339,7 +343,7 @@ class Handlers:
                     pass
                 case _:
                     pass  # Only brokers send the others: `admit` finds a violation below.
-        number = command.type if isinstance(command, Command) else _type_of(command)
+        number = command.type if isinstance(command, Command) else type_of(command)
         # SEND and ACK have returned above: topics count messages.
         self._broker.request_counts.received[number] += 1
         match connection.admit(number):
@@ -525,7 +529,7 @@ class Handlers:
                     connection.send_command(pb.CommandSuccess(request_id=request_id))
                 case producing.Repeat(producer_id, request_id):
                     opened = self.producers[producer_id]
-                    connection.send_command(_producer_success(request_id, opened))
+                    connection.send_command(producer_success(request_id, opened))
                 case producing.Refuse(_, code, reason):
                     assert body is not None
                     self.refuse(T.PRODUCER, body, RefusedError(code, reason))
@@ -580,7 +584,7 @@ class Handlers:
         self.producers[producer_id] = producer
         self._recheck_since(changes, producer.topic.name)
         self._perform_producing(self._producing.opened(producer_id, attempt))
-        success = _producer_success(body.request_id, producer)
+        success = producer_success(body.request_id, producer)
         if connection.is_ours:
             success.deduplicated = producer.topic.deduplication is not None
         connection.send_command(success)
@@ -598,8 +602,8 @@ class Handlers:
                 f"the producer name {body.producer_name[:64]!r} is reserved: choose another one"
             )
         name = topic_name(body.topic)
-        topic = await broker.topics.open(name, create=await self._may_create(name))
-        schema_version = await broker.schemas.producer(topic, _schema(body))
+        topic = await broker.topics.open(name, create=await self._questions.may_create(name))
+        schema_version = await broker.schemas.producer(topic, schema_of(body))
         if body.initial_subscription_name:
             await topic.subscriptions.ensure(body.initial_subscription_name)
         request = ProducerRequest(
@@ -607,12 +611,12 @@ class Handlers:
             body.producer_name or broker.topics.producer_name(),
             AccessMode(body.producer_access_mode),
             body.topic_epoch if body.HasField("topic_epoch") else None,
-            _pairs(body.metadata),
+            pairs_of(body.metadata),
             schema_version,
         )
 
         def must_wait() -> None:
-            success = _success(body.request_id, request.name, NOTHING, schema_version)
+            success = success_of(body.request_id, request.name, NOTHING, schema_version)
             success.producer_ready = False
             self._connection.send_command(success)
             # This one waits for as long as another producer stays.  It gives its place to
@@ -741,20 +745,17 @@ class Handlers:
         self._check_chars(body.subscription, body.consumer_name)
         self._check_metadata("consumer", body.metadata)
         name = topic_name(body.topic)
-        create = request.creates and body.force_topic_creation and await self._may_create(name)
+        create = (
+            request.creates and body.force_topic_creation and await self._questions.may_create(name)
+        )
         topic = await broker.topics.open(name, create=create)
-        await broker.schemas.consumer(topic, _schema(body))
+        await broker.schemas.consumer(topic, schema_of(body))
         client = self._connection.client
         if isinstance(topic, NonPersistentTopic):
             volatile = await topic.subscriptions.prepare(request, client)
             return volatile, partial(topic.subscriptions.join, volatile, request, client)
         subscription = await topic.subscriptions.prepare(request, client)
         return subscription, partial(topic.subscriptions.join, subscription, request, client)
-
-    async def _may_create(self, name: TopicName) -> bool:
-        """Return True if a client that opens the topic creates it."""
-        policies = await self._broker.policies.effective_in(name.namespace)
-        return policies.auto_topic_creation.allow_auto_topic_creation
 
     def _check_chars(self, *names: str) -> None:
         for name in names:
@@ -781,7 +782,7 @@ class Handlers:
         right = right_of_command(command)
         if authorization is None or caller is None or right is Right.IDENTIFIED:
             return
-        resource, error = _resource(command, body), None
+        resource, error = resource_of(command, body), None
         try:
             if command in (T.LOOKUP, T.PARTITIONED_METADATA):
                 caller = self._asking(caller, body.original_principal)
@@ -849,17 +850,17 @@ class Handlers:
             await self._authorize(command, body)
             match command:
                 case T.LOOKUP:
-                    answer = await self._lookup(body)
+                    answer = await self._questions.lookup(body)
                 case T.PARTITIONED_METADATA:
-                    answer = await self._partitioned_metadata(body)
+                    answer = await self._questions.partitioned_metadata(body)
                 case T.GET_TOPICS_OF_NAMESPACE:
-                    answer = await self._topics_of_namespace(body)
+                    answer = await self._questions.topics_of_namespace(body)
                 case T.GET_LAST_MESSAGE_ID:
                     answer = await self._last_message_id(body, consumer)
                 case T.GET_SCHEMA:
                     answer = await self._broker.schemas.get(topic_name(body.topic), body)
                 case T.GET_OR_CREATE_SCHEMA:
-                    answer = await self._get_or_create_schema(body)
+                    answer = await self._questions.get_or_create_schema(body)
                 case T.CONSUMER_STATS:
                     known = self._known(body.consumer_id, consumer, pb.ConsumerNotFound)
                     now_ms = self._broker.clock.now_ms()
@@ -878,89 +879,6 @@ class Handlers:
         else:
             self._connection.send_command(answer)
 
-    async def _lookup(self, body: pb.CommandLookupTopic) -> Message:
-        name = topic_name(body.topic)
-        if body.advertised_listener_name.strip():
-            listener = body.advertised_listener_name.strip()
-            raise UnavailableError(f"the broker do not have {listener} listener")
-        found = await self._broker.lookups.lookup(name, authoritative=body.authoritative)
-        urls = found.urls(encrypted=self._connection.encrypted)
-        answer = pb.CommandLookupTopicResponse(
-            request_id=body.request_id,
-            response=pb.CommandLookupTopicResponse.Connect,
-            authoritative=found.authoritative,
-        )
-        if found.redirect:
-            answer.response = pb.CommandLookupTopicResponse.Redirect
-        if urls.service:
-            answer.brokerServiceUrl = urls.service
-        if urls.service_tls:
-            answer.brokerServiceUrlTls = urls.service_tls
-        return answer
-
-    async def _partitioned_metadata(self, body: pb.CommandPartitionedTopicMetadata) -> Message:
-        broker, name = self._broker, topic_name(body.topic)
-        partitions = await broker.policies.partitions(name)
-        if not partitions:
-            await broker.policies.namespace(name.namespace)
-            create = body.metadata_auto_creation_enabled and await self._may_create(name)
-            if create:
-                partitions = await broker.topics.create_partitions(name)
-            elif not await broker.topics.exists(name):
-                raise NotFoundError(f"the topic {name} does not exist")
-        return pb.CommandPartitionedTopicMetadataResponse(
-            request_id=body.request_id,
-            partitions=partitions,
-            response=pb.CommandPartitionedTopicMetadataResponse.Success,
-        )
-
-    async def _topics_of_namespace(self, body: pb.CommandGetTopicsOfNamespace) -> Message:
-        broker = self._broker
-        try:
-            namespace = check_namespace(body.namespace)
-        except MalformedError as error:
-            raise InvalidNameError(str(error)) from None
-        names: list[str] = []
-        # A missing namespace has no topics.  Go's client would repeat an error for 30 s.
-        with suppress(NotFoundError):
-            await broker.policies.namespace(namespace)
-            if body.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
-                names += await broker.topics.names_in(namespace)
-            if body.mode != pb.CommandGetTopicsOfNamespace.PERSISTENT:
-                names += await broker.topics.non_persistent_names_in(namespace)
-        names = await without_system(names)
-        filtered = False
-        # An expression that is not evaluated here is applied by the client, as older ones do.
-        if body.topics_pattern:
-            with suppress(PatternError):
-                names = sorted(await matching(names, TopicPattern(body.topics_pattern)))
-                filtered = True
-        answer = pb.CommandGetTopicsOfNamespaceResponse(
-            request_id=body.request_id, topics_hash=topics_hash(names), filtered=filtered
-        )
-        if answer.topics_hash == body.topics_hash:
-            answer.changed = False
-        else:
-            answer.topics.extend(names)
-        if answer.ByteSize() > broker.config.max_message_size:
-            raise NotAllowedError(
-                f"{namespace} has {len(names)} topics that match, whose names take"
-                f" {answer.ByteSize()} bytes, and an answer has at most"
-                f" {broker.config.max_message_size}: subscribe with a regular expression that fewer"
-                " match and that this broker applies, or read the list in pages over REST"
-                " (?after=NAME&limit=N)"
-            )
-        return answer
-
-    async def _get_or_create_schema(self, body: pb.CommandGetOrCreateSchema) -> Message:
-        answer = pb.CommandGetOrCreateSchemaResponse(request_id=body.request_id)
-        answer.schema_version = UNVERSIONED
-        if typed(body.schema) is not None:
-            # A client that is told to look the topic up again would repeat this forever.
-            topic = await self._broker.topics.get(topic_name(body.topic), create=False)
-            answer.schema_version = await self._broker.schemas.producer(topic, body.schema)
-        return answer
-
     async def _last_message_id(
         self, body: pb.CommandGetLastMessageId, consumer: Consumer | None
     ) -> Message:
@@ -972,12 +890,12 @@ class Handlers:
         answer = pb.CommandGetLastMessageIdResponse(request_id=body.request_id)
         last = await subscription.last_message(asking)
         position, batch_index = last if last is not None else (Position(-1, -1), -1)
-        _set_id(answer.last_message_id, position)
+        set_id(answer.last_message_id, position)
         answer.last_message_id.partition = topic.name.partition
         answer.last_message_id.batch_index = batch_index
         mark_delete = subscription.mark_delete_of(asking)
         if mark_delete.ledger_id >= 0:
-            _set_id(answer.consumer_mark_delete_position, mark_delete)
+            set_id(answer.consumer_mark_delete_position, mark_delete)
         if self._connection.is_ours:
             answer.next_offset = topic.log.confirmed_offset + 1
             answer.first_offset = min(await topic.first_offset(), answer.next_offset)
@@ -1016,7 +934,7 @@ class Handlers:
             if body.HasField("offset"):
                 return await topic.position_of_offset(body.offset), None
             if body.HasField("message_id"):
-                named = _position(body.message_id)
+                named = position_of(body.message_id)
                 found = subscription.position_of_id(asking, named)
                 # The bits are those of the named entry.  It may be gone: then another one is first.
                 return found, pending if found == named else None
@@ -1075,16 +993,6 @@ class Handlers:
         return consumer
 
 
-def _resource(command: int, body: Any) -> Resource:  # noqa: ANN401  generated messages
-    """Return the object of a command.  Raise InvalidNameError."""
-    if command in (T.GET_TOPICS_OF_NAMESPACE, T.WATCH_TOPIC_LIST):
-        try:
-            return of_namespace(check_namespace(body.namespace))
-        except MalformedError as error:
-            raise InvalidNameError(str(error)) from None
-    return of_topic(topic_name(body.topic), body.subscription if command == T.SUBSCRIBE else None)
-
-
 def _stored(consumer: Consumer, why: str) -> Subscription:
     """Return the subscription of a consumer.  Raise NotAllowedError if nothing of it is stored."""
     subscription = consumer.subscription
@@ -1105,92 +1013,3 @@ def _too_many(queue: RequestQueue) -> UnavailableError:
 
 def _closed_early(what: str) -> UnavailableError:
     return UnavailableError(f"the {what} was closed before it was open")
-
-
-def topic_name(text: str) -> TopicName:
-    """Parse a topic name.  Raise InvalidNameError."""
-    try:
-        return TopicName.parse(text)
-    except MalformedError as error:
-        raise InvalidNameError(str(error)) from None
-
-
-def consumer_request(body: pb.CommandSubscribe) -> ConsumerRequest:
-    return ConsumerRequest(
-        body.consumer_id,
-        body.subscription,
-        int(body.subType),
-        body.consumer_name,
-        body.durable,
-        body.initialPosition == pb.CommandSubscribe.Earliest,
-        _position(body.start_message_id) if body.HasField("start_message_id") else None,
-        body.start_offset if body.HasField("start_offset") else None,
-        body.start_message_rollback_duration_sec,
-        body.priority_level,
-        body.consumer_epoch if body.HasField("consumer_epoch") else None,
-        _pairs(body.metadata),
-        _pairs(body.subscription_properties),
-        body.read_compacted,
-        body.read_compacted and any(pair.key == RESUMES for pair in body.metadata),
-        int(body.schema.type) if body.HasField("schema") else int(pb.Schema.NoSchema),
-        _key_policy(body),
-        body.force_subscription_creation,
-    )
-
-
-def _key_policy(body: pb.CommandSubscribe) -> KeyPolicy | None:
-    """Return how a key_shared consumer wants keys to be shared; None for other consumers."""
-    if body.subType != pb.CommandSubscribe.Key_Shared:
-        return None
-    meta = body.keySharedMeta
-    sticky = meta.keySharedMode == pb.STICKY
-    ranges = tuple((each.start, each.end) for each in meta.hashRanges) if sticky else ()
-    return KeyPolicy(sticky, meta.allowOutOfOrderDelivery, ranges)
-
-
-def _schema(body: pb.CommandProducer | pb.CommandSubscribe) -> pb.Schema | None:
-    return body.schema if body.HasField("schema") else None
-
-
-def _position(message_id: pb.MessageIdData) -> Position:
-    return Position(signed(message_id.ledgerId), signed(message_id.entryId))
-
-
-def _set_id(target: pb.MessageIdData, position: Position) -> None:
-    target.ledgerId, target.entryId = unsigned(position.ledger_id), unsigned(position.entry_id)
-
-
-def _pairs(pairs: Iterable[pb.KeyValue]) -> dict[str, str]:
-    return {pair.key: pair.value for pair in pairs}
-
-
-def _producer_success(request_id: int, producer: Producer) -> pb.CommandProducerSuccess:
-    success = _success(
-        request_id, producer.name, producer.last_sequence_id, producer.schema_version
-    )
-    if producer.epoch is not None:
-        success.topic_epoch = producer.epoch
-    return success
-
-
-def _success(
-    request_id: int, name: str, last_sequence_id: int, schema_version: bytes
-) -> pb.CommandProducerSuccess:
-    return pb.CommandProducerSuccess(
-        request_id=request_id,
-        producer_name=name,
-        last_sequence_id=last_sequence_id,
-        schema_version=schema_version,
-    )
-
-
-def _type_of(command: AnyCommand) -> int:
-    match command:
-        case Send():
-            return T.SEND
-        case Ack():
-            return T.ACK
-        case Command():
-            return command.type
-        case _:
-            return T.MESSAGE if hasattr(command, "payload") else T.SEND_RECEIPT
