@@ -8,7 +8,7 @@ STAMP_DOCS := $(VENV)/.installed-docs
 SEARCHES := tests/model tests/storms tests/simulation tests/fuzz tests/mutants
 
 # AGAIN=1 gives the tests that failed with real processes a second try: a busy machine may have held one up.
-REAL := $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m real
+REAL := $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations=25 --durations-min=15 -m real
 
 .PHONY: help setup demo check test lint docs bench bench-peers bench-spark sim storms mutants mutants-generic check-model fuzz soak interop clean java
 
@@ -35,9 +35,9 @@ test: setup ## lint, types and all tests; T=tests/wire runs that part alone
 	@$(BIN)/pytest -q -n 2 --dist loadgroup -m "not interop" $(T)
 else
 test: check
-	@echo "searches: simulated clusters, model checker, fuzz corpora, mutants"
+	@echo "$$(date +%H:%M:%S) searches: simulated clusters, model checker, fuzz corpora, mutants"
 	@$(BIN)/pytest -q -n 2 --dist loadgroup $(SEARCHES)
-	@echo "real processes: ZooKeeper, Spark, the official client"
+	@echo "$$(date +%H:%M:%S) real processes: ZooKeeper, Spark, the official client"
 	@$(REAL) || { test $$? -eq 1 && test -n "$(AGAIN)" && echo "AGAIN: only the tests that failed above" >&2 && $(REAL) --last-failed --last-failed-no-failures none; }
 endif
 
