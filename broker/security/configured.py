@@ -1,4 +1,7 @@
-"""Makes the authentication of a broker from its settings: reads keys and files."""
+"""Makes the authentication of a broker from its settings: reads keys and files.
+
+This module is slow to import: only a broker that asks who its clients are needs cryptography.
+"""
 
 from pathlib import Path
 from random import Random
@@ -21,9 +24,6 @@ from daybook.broker.security.tokens import ClaimRules, Tokens
 from daybook.wire.clock import WallClock
 from daybook.wire.logging import Log
 from daybook.wire.settings import ConfigError
-
-SECRETS = frozenset({"token_secret_key"})
-"""Settings that are never shown."""
 
 
 def authentication_of(

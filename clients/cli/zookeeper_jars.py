@@ -136,7 +136,7 @@ def find_jars(
     """
     if zookeeper_home is not None:
         return _in_distribution(zookeeper_home.absolute())
-    cache = _cache_directory(environ)
+    cache = cache_directory(environ)
     jars = (*_JARS, *_TLS_JARS) if tls else _JARS
     missing = [jar for jar in jars if not (cache / jar.file_name).is_file()]
     if missing:
@@ -163,7 +163,8 @@ def _in_pyspark(jars: Sequence[_Jar]) -> tuple[str, ...]:
     return tuple(found) if len(found) == len(jars) else ()
 
 
-def _cache_directory(environ: Mapping[str, str]) -> Path:
+def cache_directory(environ: Mapping[str, str]) -> Path:
+    """Return the directory for what is fetched or made once and serves all clusters of a user."""
     base = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or Path.home()) / ".cache"
     return Path(base) / "daybook" / "zookeeper"
 

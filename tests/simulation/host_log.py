@@ -7,12 +7,9 @@ the product log through Python's own `logging`; `listening` takes these over dur
 import logging
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any, NoReturn, TextIO, cast
+from typing import Any
 
-import structlog
-from structlog.typing import EventDict
-from structlog.typing import FilteringBoundLogger as Log
-
+from daybook.wire.logging import Log
 from tests.simulation.scheduler import HOST
 
 _ALARMS = "daybook.bookie.replication.rereplicator"  # logs alarms as errors
@@ -39,20 +36,10 @@ class HostLog:
 
     def structured(self) -> Log:
         """Return a sink for a host that is given a logger."""
-        log: Log = structlog.wrap_logger(
-            structlog.PrintLogger(cast("TextIO", None)),
-            processors=[self._take],
-            wrapper_class=structlog.make_filtering_bound_logger("info"),
-        )
-        return log
+        return Log(self.put)
 
     def warning(self, event: str, **facts: object) -> None:
         self.put("warning", event, facts)
-
-    def _take(self, _logger: object, level: str, event: EventDict) -> NoReturn:
-        facts: dict[str, Any] = dict(event)
-        self.put(level, str(facts.pop("event")), facts)
-        raise structlog.DropEvent
 
     def put(self, level: str, event: str, facts: dict[str, Any]) -> None:
         logs = self._logs

@@ -38,6 +38,7 @@ from tests.soak.faults import BOOKIE, BROKER, CLIENT, ZOOKEEPER
 _LINKED_HOST = "127.0.0.2"
 _PARTS_FROM, _CLIENTS_FROM = 11, 41  # 127.0.0.*
 _LOOKUP_S = 3.0
+_GIVE_UP_S = 300.0
 _START_S = 60.0
 _RETRY_S = 0.2
 _ROOT = Path(__file__).parents[2]
@@ -163,7 +164,11 @@ class Cluster:
         return self._clients.keepers[name] if found is None else found
 
     async def wait_running(self) -> None:
-        """Wait until all servers run, however often they have to be started."""
+        """Wait until all servers run, however often they have to be started.
+
+        Raise PartFailedError if one of them still does not start after five minutes.
+        """
+        give_up_at = trio.current_time() + _GIVE_UP_S
         for keeper in self._servers.keepers.values():
             while True:
                 try:
@@ -171,6 +176,8 @@ class Cluster:
                     await keeper.wait_ready()
                     break
                 except PartFailedError:
+                    if trio.current_time() > give_up_at:
+                        raise
                     await trio.sleep(_RETRY_S)
 
     # -- unexpected ends
@@ -275,7 +282,9 @@ class Cluster:
         config = self.directory.path / "conf" / f"{part.name}.toml"
         host, port = self.links[f"{part.name} to zookeeper"].listens
         lines = [
-            each for each in config.read_text().splitlines() if not each.startswith("zookeeper ")
+            each
+            for each in config.read_text().splitlines()
+            if not each.startswith(("zookeeper ", "advertised_host "))
         ]
         lines.append(f"zookeeper = {json.dumps(f'{host}:{port}')}")
         lines.append(f"advertised_host = {json.dumps(_LINKED_HOST)}")
@@ -304,6 +313,8 @@ async def open_cluster(path: Path, shape: Shape) -> AsyncGenerator[Cluster]:
     with open_directory(path) as directory, PortChooser(SystemRandom()) as ports:
         plan = make_plan(options, directory, os.environ, ports)
         ports.release()
+        assert plan.server is not None
+        plan.server.prepare()
         cluster = Cluster(directory, plan, shape)
         async with cluster.run():
             yield cluster

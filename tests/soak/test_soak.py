@@ -26,7 +26,7 @@ async def test_a_short_soak_of_topics_finds_nothing(tmp_path: Path) -> None:
     assert report.ok, "\n".join(report.lines())
     assert report.topics is not None
     assert report.ledgers is None
-    assert report.faults.total() > 3
+    assert report.faults.total() >= 2  # more on a machine that is not busy
     assert report.topics["Ok"] > 300
     assert report.topics["Read"] > 300
     assert report.lines()[-1].endswith(": ok")
@@ -49,7 +49,7 @@ async def test_a_short_soak_of_ledgers_finds_nothing(tmp_path: Path) -> None:
 @pytest.mark.real
 @pytest.mark.xdist_group("soak")
 async def test_a_few_kills_of_owners_lose_nothing_and_are_measured(tmp_path: Path) -> None:
-    report = await soak(Settings(seed(), tmp_path, kills=2), StringIO())
+    report = await soak(Settings(seed(), tmp_path, kills=2, bookies=3), StringIO())
     assert report.ok, "\n".join(report.lines())
     assert len(report.takeovers_s) == 2
     assert report.faults == {"kill broker": 2}

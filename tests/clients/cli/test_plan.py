@@ -252,7 +252,7 @@ def test_zookeeper_of_a_secure_cluster_speaks_tls_alone(
     directory: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def found(place: Path, port: int, *, tls: ServerTls | None, **_: object) -> Server:
-        return Server(Java("java", "17"), (), place, port, tls)
+        return Server(Java("java", "17"), (), place, port, place, tls)
 
     monkeypatch.setattr("daybook.clients.cli.plan.find_server", found)
     options = replace(SECURE, zookeeper=None)

@@ -114,25 +114,58 @@ def test_the_jars_of_pyspark_are_used_where_it_is_installed(tmp_path: Path) -> N
     assert [name.rsplit("-", 1)[0] for name in names] == [jar.name for jar in zookeeper_jars._JARS]
 
 
-def test_the_archive_of_classes_is_made_once_and_fits(tmp_path: Path) -> None:
-    server = Server(Java("java", "17.0.15"), ("a.jar",), tmp_path, 2181)
+def _server(
+    directory: Path, archives: Path, *, java: str = "17.0.15", jar: Path = Path("a.jar")
+) -> Server:
+    directory.mkdir(exist_ok=True)
+    return Server(Java("java", java), (str(jar),), directory, 2181, archives)
+
+
+def test_the_archive_of_classes_is_made_once_for_all_clusters(tmp_path: Path) -> None:
+    server = _server(tmp_path / "one", tmp_path / "cache")
     assert f"-XX:ArchiveClassesAtExit={server.new_archive}" in server.command()
     server.new_archive.write_text("half of it")
     server.exited(-9)
     assert not server.archive.exists()
+    assert not server.new_archive.exists()
+    server.new_archive.write_text("whole")
     server.exited(143)
-    assert f"-XX:SharedArchiveFile={server.archive}" in server.command()
-    other = Server(Java("java", "17.0.16"), ("a.jar",), tmp_path, 2181)
-    assert other.archive != server.archive
-    other.new_archive.write_text("whole")
+    other = _server(tmp_path / "two", tmp_path / "cache")
+    assert f"-XX:SharedArchiveFile={server.archive}" in other.command()
+    assert other.archive.read_text() == "whole"
     other.exited(143)
-    assert not server.archive.exists()
-    newest = Server(Java("java", "21.0.1"), ("a.jar",), tmp_path, 2181)
-    assert "-XX:+AutoCreateSharedArchive" in newest.command()
+    assert os.listdir(tmp_path / "cache") == [server.archive.name]
+
+
+def test_an_archive_fits_one_java_and_the_jars_as_they_are(tmp_path: Path) -> None:
+    jar = tmp_path / "a.jar"
+    jar.write_text("old")
+    before = _server(tmp_path, tmp_path, jar=jar).archive
+    assert _server(tmp_path, tmp_path, jar=jar).archive == before
+    assert _server(tmp_path, tmp_path, jar=jar, java="17.0.16").archive != before
+    jar.write_text("newer")
+    assert _server(tmp_path, tmp_path, jar=jar).archive != before
+
+
+def test_the_newest_archives_are_kept(tmp_path: Path) -> None:
+    servers = [_server(tmp_path / "zk", tmp_path / "cache", java=f"17.0.{n}") for n in range(6)]
+    for age, server in enumerate(servers):
+        server.new_archive.write_text("whole")
+        server.exited(143)
+        os.utime(server.archive, (age, age))
+    assert [server.archive.exists() for server in servers] == [False] * 2 + [True] * 4
+
+
+def test_a_server_ends_well_where_no_archive_can_be_kept(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    server = _server(tmp_path / "zk", tmp_path / "file" / "cache")
+    server.new_archive.write_text("whole")
+    server.exited(143)
+    assert f"-XX:ArchiveClassesAtExit={server.new_archive}" in server.command()
 
 
 def test_the_server_listens_on_this_machine_only(tmp_path: Path) -> None:
-    Server(Java("java", "17"), ("a.jar",), tmp_path / "zk", 2182).prepare()
+    Server(Java("java", "17"), ("a.jar",), tmp_path / "zk", 2182, tmp_path).prepare()
     lines = (tmp_path / "zk" / "zoo.cfg").read_text().splitlines()
     assert {"clientPort=2182", "clientPortAddress=127.0.0.1", "tickTime=500"} < set(lines)
     assert not any("forceSync" in line for line in lines)
@@ -143,7 +176,7 @@ def test_a_server_with_tls_has_no_port_without_it(tmp_path: Path) -> None:
     issued = authority.issue("server")
     files = TlsFiles(issued.certificate, issued.key, authority.trusted)
     tls = ServerTls(files, "required")
-    Server(Java("java", "17"), ("a.jar",), tmp_path / "zk", 2182, tls).prepare()
+    Server(Java("java", "17"), ("a.jar",), tmp_path / "zk", 2182, tmp_path, tls).prepare()
     lines = (tmp_path / "zk" / "zoo.cfg").read_text().splitlines()
     assert {"secureClientPort=2182", "ssl.clientAuth=need"} < set(lines)
     assert not any(line.startswith("clientPort") for line in lines)
