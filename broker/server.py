@@ -71,9 +71,9 @@ from daybook.broker.schemas.ledgers import SchemaLedgers
 from daybook.broker.schemas.orphans import SchemaOrphans
 from daybook.broker.schemas.registry import SchemaRegistry
 from daybook.broker.security.audit import Audit
-from daybook.broker.security.authentication import Authentication
 from daybook.broker.security.authorization import Authorization
 from daybook.broker.security.broker_token import BrokerToken
+from daybook.broker.security.configured import SECRETS, authentication_of, check_own_token
 from daybook.broker.service.accept import ClientPort
 from daybook.broker.service.handlers import serve_client
 from daybook.broker.service.lookup import Lookups
@@ -107,7 +107,6 @@ from daybook.wire.probe import PortProbe
 from daybook.wire.transport import Listener, Network
 from daybook.wire.version import __version__
 
-_SECRETS = frozenset({"token_secret_key"})
 _HIDDEN = "(not shown)"
 _RETRY_S = 0.2
 _BOOKIES_WANTED = 3
@@ -406,11 +405,7 @@ class _Broker:
         )
         self.authorization = Authorization(store, self.policies, config)
         self.revocation = Revocation(self.topics, self.authorization, log)
-        self.authentication: Authentication | None = None
-        if config.authentication:
-            from daybook.broker.security.configured import authentication_of  # slow to import
-
-            self.authentication = authentication_of(config, clock=clock, rng=rng, log=log)
+        self.authentication = authentication_of(config, clock=clock, rng=rng, log=log)
         self.context = context = BrokerContext(
             config=config,
             clock=clock,
@@ -516,10 +511,7 @@ class _Broker:
 
     async def start(self, nursery: trio.Nursery) -> RunningBroker:
         self._warn_of_plain_ports()
-        if self.authentication is not None:
-            from daybook.broker.security.configured import check_own_token
-
-            await check_own_token(self.config, self.authentication, self.token, self.log)
+        await check_own_token(self.config, self.authentication, self.token, self.log)
         await self._bind()
         await self._prepare_cluster()
         await nursery.start(self.formats.run)
@@ -702,7 +694,7 @@ def _removal_of_others(schemas: SchemaOrphans, cleaner: StagingCleaner) -> Remov
 def _shown(config: BrokerConfig) -> dict[str, str]:
     """Return the settings as texts, without secrets."""
     found = {name: str(value) for name, value in msgspec.structs.asdict(config).items()}
-    return {name: _HIDDEN if name in _SECRETS and found[name] else found[name] for name in found}
+    return {name: _HIDDEN if name in SECRETS and found[name] else found[name] for name in found}
 
 
 def _balance(config: BrokerConfig) -> BalanceSettings:

@@ -7,107 +7,58 @@ lines per minute and a count.
 
 import logging
 import sys
-import traceback
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TextIO, TypeAlias
+from typing import NoReturn
 
+import structlog
 import trio
+from structlog.typing import EventDict
+from structlog.typing import FilteringBoundLogger as Log
+
+__all__ = ["LIMITER_INTERVAL_S", "Log", "LogLimiter", "log_to_stderr", "silent_log", "std_log"]
 
 LIMITER_INTERVAL_S = 60.0
 _KINDS_MAX = 1_000  # remembered by one limiter; the kind logged longest ago is forgotten first
 
-Write: TypeAlias = Callable[[str, str, dict[str, object]], None]
-"""Takes the level, the event and the facts of a line.  The facts are its own."""
-
-
-class Log:
-    """Passes lines to a function, each with the facts that the log carries.
-
-    `exc_info` is the fact with an exception; a log that writes shows its traceback.
-    """
-
-    __slots__ = ("_facts", "_write")
-
-    def __init__(self, write: Write, facts: Mapping[str, object] | None = None) -> None:
-        self._write = write
-        self._facts = dict(facts or {})
-
-    def bind(self, **facts: object) -> "Log":
-        """Return a log whose lines carry these facts, too."""
-        return Log(self._write, {**self._facts, **facts})
-
-    def info(self, event: str, /, **facts: object) -> None:
-        self._write("info", event, {**self._facts, **facts})
-
-    def warning(self, event: str, /, **facts: object) -> None:
-        self._write("warning", event, {**self._facts, **facts})
-
-    def error(self, event: str, /, **facts: object) -> None:
-        self._write("error", event, {**self._facts, **facts})
-
 
 def log_to_stderr(**facts: str) -> Log:
     """Return a logger whose lines begin with time, level and event, and carry `facts`."""
-    return Log(_to_file(sys.stderr), facts)
+    log: Log = structlog.wrap_logger(
+        structlog.PrintLogger(sys.stderr),
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger("info"),
+    )
+    return log.bind(**facts)
 
 
 def silent_log() -> Log:
     """Return a logger that drops every line."""
-    return Log(_drop)
+    log: Log = structlog.wrap_logger(
+        structlog.PrintLogger(sys.stderr),
+        processors=[_drop],
+        wrapper_class=structlog.make_filtering_bound_logger("critical"),
+    )
+    return log
 
 
 def std_log(logger: logging.Logger) -> Log:
     """Return a logger that writes its lines to one of the standard library, for libraries."""
-
-    def write(level: str, event: str, facts: dict[str, object]) -> None:
-        error = facts.pop("exc_info", None)
-        shown = error if isinstance(error, BaseException) else None
-        logger.log(_LEVELS[level], logfmt({"event": event, **facts}), exc_info=shown)
-
-    return Log(write)
-
-
-_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+    log: Log = structlog.wrap_logger(
+        logger,
+        processors=[structlog.processors.LogfmtRenderer(key_order=["event"])],
+        wrapper_class=structlog.make_filtering_bound_logger("info"),
+    )
+    return log
 
 
-def _drop(_level: str, _event: str, _facts: dict[str, object]) -> None:
-    """Do nothing."""
-
-
-def _to_file(file: TextIO) -> Write:
-    def write(level: str, event: str, facts: dict[str, object]) -> None:
-        error = facts.pop("exc_info", None)
-        if isinstance(error, BaseException):
-            facts["exception"] = "".join(traceback.format_exception(error)).rstrip("\n")
-        time = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-        line = logfmt({"timestamp": time, "level": level, "event": event, **facts})
-        file.write(line + "\n")
-        file.flush()
-
-    return write
-
-
-def logfmt(facts: Mapping[str, object]) -> str:
-    """Return facts as a line of key=value; a fact that is True is its key alone.
-
-    Values with spaces, quotes or equals signs are quoted.  Keys have no spaces.
-    """
-    return " ".join(_pair(key, value) for key, value in facts.items())
-
-
-def _pair(key: str, value: object) -> str:
-    if value is True:
-        return key
-    if value is None or value is False:
-        return f"{key}=" if value is None else f"{key}=false"
-    text = str(value)
-    quoted = any(sign in text for sign in ' ="')
-    if quoted:
-        text = text.replace("\\", "\\\\")
-    text = text.replace('"', '\\"').replace("\n", "\\n")
-    return f'{key}="{text}"' if quoted else f"{key}={text}"
+def _drop(_logger: object, _name: str, _event: EventDict) -> NoReturn:
+    raise structlog.DropEvent
 
 
 @dataclass(slots=True)

@@ -15,11 +15,11 @@ import binascii
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from daybook.broker.errors import AuthenticationError, ExpiredError, UnavailableError
 from daybook.broker.security.certificates import identity_of
 from daybook.broker.security.identity import Identity
+from daybook.broker.security.oidc import OpenIdTokens
 from daybook.broker.security.tokens import (
     EXPIRED,
     Tokens,
@@ -28,9 +28,6 @@ from daybook.broker.security.tokens import (
     unverified,
 )
 from daybook.wire.clock import WallClock
-
-if TYPE_CHECKING:
-    from daybook.broker.security.oidc import OpenIdTokens
 
 _NONE = ("", "none")
 _UNKNOWN = "unknown"  # One label for all methods that clients make up.
@@ -120,7 +117,7 @@ class Authentication:
         return Identity(self._anonymous_role, "anonymous")
 
 
-def by_token(tokens: Tokens | None, of_issuers: "OpenIdTokens | None", clock: WallClock) -> Verify:
+def by_token(tokens: Tokens | None, of_issuers: OpenIdTokens | None, clock: WallClock) -> Verify:
     """Return the method "token": tokens of this broker's key, and those of issuers."""
 
     async def verify(credentials: Credentials) -> Identity:

@@ -1,7 +1,4 @@
-"""Makes the authentication of a broker from its settings: reads keys and files.
-
-This module is slow to import: only a broker that asks who its clients are needs cryptography.
-"""
+"""Makes the authentication of a broker from its settings: reads keys and files."""
 
 from pathlib import Path
 from random import Random
@@ -24,6 +21,9 @@ from daybook.broker.security.tokens import ClaimRules, Tokens
 from daybook.wire.clock import WallClock
 from daybook.wire.logging import Log
 from daybook.wire.settings import ConfigError
+
+SECRETS = frozenset({"token_secret_key"})
+"""Settings that are never shown."""
 
 
 def authentication_of(

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import jwt
 
 from daybook.broker.security.identity import Identity, checked_role
-
-if TYPE_CHECKING:
-    from daybook.broker.security.keys import TokenKey
+from daybook.broker.security.keys import TokenKey
 
 TOKEN_BYTES_MAX = 16 << 10
 EXPIRED = "expired"
@@ -66,7 +66,7 @@ class ClaimRules:
 class Tokens:
     """Verifies tokens of one key."""
 
-    def __init__(self, key: "TokenKey", rules: ClaimRules) -> None:
+    def __init__(self, key: TokenKey, rules: ClaimRules) -> None:
         self._key = key
         self._rules = rules
 
@@ -85,10 +85,8 @@ def text_of(data: bytes) -> str:
         raise WrongCredentialsError("malformed", "the token cannot be parsed") from None
 
 
-def claims_of(token: str, key: "TokenKey") -> dict[str, Any]:
+def claims_of(token: str, key: TokenKey) -> dict[str, Any]:
     """Return the claims if the signature is of this key.  Times are not checked here."""
-    import jwt  # slow to import, and needed where clients have tokens alone
-
     # Times are compared with the clock of the host, which a simulation replaces.
     unchecked = {
         "verify_exp": False,
@@ -114,8 +112,6 @@ def claims_of(token: str, key: "TokenKey") -> dict[str, Any]:
 
 def unverified(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return header and claims of a token, *before* anything is verified: to find its key."""
-    import jwt
-
     try:
         parsed = jwt.decode_complete(token, options={"verify_signature": False})
     except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
@@ -123,10 +119,8 @@ def unverified(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return parsed["header"], parsed["payload"]
 
 
-def create(key: "TokenKey", claims: Mapping[str, Any], headers: Mapping[str, str]) -> str:
+def create(key: TokenKey, claims: Mapping[str, Any], headers: Mapping[str, str]) -> str:
     """Return a token with these claims.  `headers` may name the key (`kid`)."""
-    import jwt
-
     return jwt.encode(
         dict(claims),
         key.key,  # type: ignore[arg-type]

@@ -3,14 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
+import structlog
 import trio
+from structlog.testing import CapturingLogger
 from trio.testing import MockClock
 
 from daybook.broker.admin.operations import sum_stats
 from daybook.broker.errors import NotFoundError
 from daybook.broker.service.refused_requests import REASON_CHARS_MAX
 from daybook.broker.service.request_counts import INTERVAL_S, RefusalLog, RequestCounts
-from daybook.wire.logging import Log, LogLimiter
+from daybook.wire.logging import LogLimiter
 from daybook.wire.proto import pulsar_pb2 as pb
 from tests.harness.broker import Client, open_broker
 
@@ -152,63 +154,58 @@ async def test_a_client_that_leaves_while_answers_wait_is_forgotten(
         assert not cluster.broker.serving
 
 
-def _kept(lines: list[dict[str, Any]]) -> Log:
-    """Return a log that keeps the event and the facts of each line."""
-    return Log(lambda _, event, facts: lines.append({"event": event, **facts}))
-
-
 async def test_refused_requests_leave_a_counted_line_for_each_client_and_command(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
-    lines: list[dict[str, Any]] = []
+    lines = CapturingLogger()
     counts = RequestCounts()
-    log = RefusalLog(_kept(lines), counts)
+    log = RefusalLog(structlog.wrap_logger(lines, processors=[]), counts)
     nursery.start_soon(log.run)
     for number in range(100):
         log.refused(T.LOOKUP, NotFoundError(f"there is no topic {number}"), f"one:{number}")
     log.refused(T.SEEK, NotFoundError("no"), "one:1")
     log.refused(T.SEEK, NotFoundError("no"), "two:1")
     await trio.sleep(INTERVAL_S + 1)
-    first = lines[0]
+    first = lines.calls[0].kwargs
     assert (first["client"], first["command"], first["error"]) == ("one", "LOOKUP", "TopicNotFound")
     assert (first["count"], first["last_why"]) == (100, "there is no topic 99")
-    found = [(line["client"], line["command"]) for line in lines[1:]]
+    found = [(line.kwargs["client"], line.kwargs["command"]) for line in lines.calls[1:]]
     assert sorted(found) == [("one", "SEEK"), ("two", "SEEK")]
     await trio.sleep(10 * INTERVAL_S)
-    assert len(lines) == 3
+    assert len(lines.calls) == 3
     log.refused(T.SEEK, NotFoundError("again"), "one:1")
     await trio.sleep(INTERVAL_S + 1)
-    assert [line["count"] for line in lines] == [100, 1, 1, 1]
+    assert [line.kwargs["count"] for line in lines.calls] == [100, 1, 1, 1]
     nursery.cancel_scope.cancel()
 
 
 def test_many_clients_leave_few_lines_and_take_little_memory() -> None:
-    lines: list[dict[str, Any]] = []
+    lines = CapturingLogger()
     counts = RequestCounts()
-    log = RefusalLog(_kept(lines), counts)
+    log = RefusalLog(structlog.wrap_logger(lines, processors=[]), counts)
     for number in range(5_000):
         log.refused(T.SEEK, NotFoundError("x" * 10_000), f"host-{number}:1")
     assert len(log) == 1_000
     log.write()
-    assert len(lines) == 11
-    assert {len(line["last_why"]) for line in lines[:10]} == {200}
-    assert sum(line["count"] for line in lines) == counts.refused.total() == 5_000
+    assert len(lines.calls) == 11
+    assert {len(line.kwargs["last_why"]) for line in lines.calls[:10]} == {200}
+    assert sum(line.kwargs["count"] for line in lines.calls) == counts.refused.total() == 5_000
     log.write()
-    assert len(lines) == 11
+    assert len(lines.calls) == 11
 
 
 async def test_a_line_that_clients_can_cause_again_and_again_is_said_once_a_minute(
     autojump_clock: MockClock,
 ) -> None:
-    lines: list[dict[str, Any]] = []
-    limiter = LogLimiter(_kept(lines))
+    lines = CapturingLogger()
+    limiter = LogLimiter(structlog.wrap_logger(lines, processors=[]))
     for number in range(100):
         limiter.info("not loaded", "topic", why=str(number))
         await trio.sleep(0.1)
     limiter.info("not loaded", "another", why="alone")
     await trio.sleep(60)
     limiter.info("not loaded", "topic", why="again")
-    assert lines == [
+    assert [line.kwargs for line in lines.calls] == [
         {"event": "not loaded", "why": "0"},
         {"event": "not loaded", "why": "alone"},
         {"event": "not loaded", "why": "again", "not_logged": 99},

@@ -6,14 +6,17 @@ Time is virtual and jumps.  An error that a host logs or dies of is a finding; s
 a connection that remains when all clients are gone.
 """
 
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
+import structlog
 import trio
 from starlette.types import ASGIApp
+from structlog.typing import EventDict
 from trio.testing import MockClock
 
 from daybook.bookie.server.config import BookieConfig
@@ -96,14 +99,20 @@ class World:
 
 
 def _log(errors: list[str]) -> Log:
-    def keep(level: str, event: str, facts: dict[str, object]) -> None:
+    def keep(_: object, level: str, event: EventDict) -> EventDict:
         if level == "error":
-            error = facts.get("exc_info")
-            errors.append(f"{event}: {error!r}")
+            error = event.get("exc_info")
+            errors.append(f"{event['event']}: {error!r}")
             if isinstance(error, Exception):
                 raise error  # The traceback says more, and ends the host.
+        raise structlog.DropEvent
 
-    return Log(keep)
+    log: Log = structlog.wrap_logger(
+        structlog.ReturnLogger(),
+        processors=[keep],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
+    )
+    return log
 
 
 @asynccontextmanager

@@ -7,9 +7,12 @@ the product log through Python's own `logging`; `listening` takes these over dur
 import logging
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn, TextIO, cast
 
-from daybook.wire.logging import Log
+import structlog
+from structlog.typing import EventDict
+from structlog.typing import FilteringBoundLogger as Log
+
 from tests.simulation.scheduler import HOST
 
 _ALARMS = "daybook.bookie.replication.rereplicator"  # logs alarms as errors
@@ -36,10 +39,20 @@ class HostLog:
 
     def structured(self) -> Log:
         """Return a sink for a host that is given a logger."""
-        return Log(self.put)
+        log: Log = structlog.wrap_logger(
+            structlog.PrintLogger(cast("TextIO", None)),
+            processors=[self._take],
+            wrapper_class=structlog.make_filtering_bound_logger("info"),
+        )
+        return log
 
     def warning(self, event: str, **facts: object) -> None:
         self.put("warning", event, facts)
+
+    def _take(self, _logger: object, level: str, event: EventDict) -> NoReturn:
+        facts: dict[str, Any] = dict(event)
+        self.put(level, str(facts.pop("event")), facts)
+        raise structlog.DropEvent
 
     def put(self, level: str, event: str, facts: dict[str, Any]) -> None:
         logs = self._logs

@@ -7,6 +7,8 @@ from typing import Any
 
 import jwt
 import pytest
+import structlog
+from structlog.testing import capture_logs
 
 from daybook.broker.config import parse
 from daybook.broker.errors import AuthenticationError, AuthorizationError
@@ -14,7 +16,7 @@ from daybook.broker.security.authentication import Authentication, Credentials, 
 from daybook.broker.security.broker_token import BrokerToken
 from daybook.broker.security.configured import authentication_of, check_own_token
 from daybook.broker.security.identity import Caller, Identity, on_behalf
-from daybook.wire.logging import Log, silent_log
+from daybook.wire.logging import silent_log
 from daybook.wire.settings import ConfigError
 from tests.broker.security.test_basic import SHA
 from tests.harness.clocks import EPOCH_MS, FixedClock
@@ -200,11 +202,11 @@ async def own_token(tmp_path: Path, content: bytes | None, **settings: Any) -> l
         settings["broker_token_file"] = str(file)
     config = parse({"authentication": ["token"], "token_secret_key": KEY, **settings})
     found = authentication_of(config, clock=FixedClock(), rng=Random(1), log=silent_log())
-    logged: list[tuple[str, str, dict[str, object]]] = []
-    log = Log(lambda *line: logged.append(line))
-    await check_own_token(config, found, BrokerToken(config.broker_token_file), log)
+    with capture_logs() as logged:
+        log = structlog.get_logger()
+        await check_own_token(config, found, BrokerToken(config.broker_token_file), log)
     assert TOKEN.decode() not in str(logged)
-    return [level for level, *_ in logged]
+    return [each["log_level"] for each in logged]
 
 
 async def test_a_broker_looks_at_its_own_token_when_it_starts(tmp_path: Path) -> None:

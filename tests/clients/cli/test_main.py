@@ -15,7 +15,7 @@ from tests.clients.cli.conftest import Daybook
 
 # The interpreter and click alone load about 110.
 MODULES_MAX = {"--help": 130, "version": 200, "local": 160, "bookie": 160}
-HEAVY = {"trio", "kazoo", "google.protobuf", "msgspec", "rich", "starlette", "pyspark"}
+HEAVY = {"trio", "kazoo", "google.protobuf", "msgspec", "rich", "structlog", "starlette", "pyspark"}
 COMMANDS = main.list_commands(click.Context(main))
 
 
