@@ -32,6 +32,7 @@ from daybook.broker.admin.app import create_app
 from daybook.broker.admin.broker_operations import BrokerOperations
 from daybook.broker.admin.bundle_operations import BundleOperations
 from daybook.broker.admin.operations import Operations
+from daybook.broker.admin.owned_topics import OwnedTopics
 from daybook.broker.admin.sink_operations import SinkOperations
 from daybook.broker.config import BrokerConfig
 from daybook.broker.context import BrokerContext
@@ -373,6 +374,7 @@ class _Broker:
             lookups=self.lookups,
             leader=self.leader,
             topics=self.topics,
+            owned=OwnedTopics(self.topics, identity.broker_id),
             schemas=self.schemas.registry,
             peer_calls=self.peer_calls,
             settings=_shown(config),

@@ -12,8 +12,9 @@ import msgspec
 import trio
 
 from daybook.bookie.errors import LedgerError
-from daybook.broker.admin.operations import Local, Operations, RestCall
+from daybook.broker.admin.operations import Operations
 from daybook.broker.admin.sink_bodies import BatchBody, Share, check_topics
+from daybook.broker.admin.topic_owners import Local, RestCall
 from daybook.broker.errors import (
     BrokerError,
     ConflictError,
@@ -213,7 +214,7 @@ class SinkOperations:
 
         async def ask(topic: str) -> None:
             demand = demands[topic]
-            answer = await self._operations.ask_owner(
+            answer = await self._operations.owners.run_on_owner(
                 TopicName.parse(topic),
                 lambda name: self.admit_here(name, demand),
                 RestCall("POST", "/sinks/admit", body=demand, own=True),
@@ -264,7 +265,7 @@ class SinkOperations:
                     return
                 # With many topic partitions the last ones are asked when the time is up.
                 left_s = max(0.0, deadline_s - trio.current_time())
-                answer = await self._operations.ask_owner(
+                answer = await self._operations.owners.run_on_owner(
                     TopicName.parse(topic),
                     lambda name: self.apply_here(name, left_s),
                     RestCall("POST", "/sinks/apply", {"waitS": f"{left_s:.3f}"}, own=True),
@@ -293,7 +294,7 @@ class SinkOperations:
     # -- here, as the owner of a topic
 
     async def on_owner(self, topic: TopicName, local: Local, *, authoritative: bool) -> object:
-        return await self._operations.on_owner(topic, local, authoritative=authoritative)
+        return await self._operations.owners.run_here(topic, local, authoritative=authoritative)
 
     async def admit_here(self, topic: TopicName, demand: Demand) -> int:
         """Return the transaction that created the topic's list.

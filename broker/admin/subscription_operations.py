@@ -18,7 +18,9 @@ import trio
 
 from daybook.broker.admin.entries import content_of
 from daybook.broker.admin.handling import Content
-from daybook.broker.admin.operations import Operations, RestCall, Start
+from daybook.broker.admin.message_ids import Start
+from daybook.broker.admin.operations import Operations
+from daybook.broker.admin.topic_owners import RestCall
 from daybook.broker.dispatch.clearing import (
     Cleared,
     Plan,
@@ -81,7 +83,7 @@ class SubscriptionOperations:
             await served.read_backlogs()
             return explain(subscription, served.clock.now_ms(), trio.current_time())
 
-        found = await self._operations.on_owner(topic, local, authoritative=authoritative)
+        found = await self._operations.owners.run_here(topic, local, authoritative=authoritative)
         return cast("Explanation", found)
 
     async def analyze_backlog(
@@ -110,7 +112,7 @@ class SubscriptionOperations:
                 oldest_publish_time=size.oldest_ms,
             )
 
-        found = await self._operations.on_owner(topic, local, authoritative=authoritative)
+        found = await self._operations.owners.run_here(topic, local, authoritative=authoritative)
         return cast("BacklogAnalysis", found)
 
     async def properties(
@@ -120,7 +122,9 @@ class SubscriptionOperations:
             return (await self._subscription(topic, name))[1].properties
 
         call = RestCall("GET", f"{_path(name)}/properties")
-        found = await self._operations.on_owners(topic, local, call, authoritative=authoritative)
+        found = await self._operations.owners.run_on_all(
+            topic, local, call, authoritative=authoritative
+        )
         return cast("dict[str, str]", found[0])
 
     async def set_properties(
@@ -130,7 +134,7 @@ class SubscriptionOperations:
             await (await self._subscription(topic, name))[1].set_properties(properties)
 
         call = RestCall("PUT", f"{_path(name)}/properties", body=properties)
-        await self._operations.on_owners(topic, local, call, authoritative=authoritative)
+        await self._operations.owners.run_on_all(topic, local, call, authoritative=authoritative)
 
     # -- acknowledging on behalf of an administrator
 
@@ -183,14 +187,14 @@ class SubscriptionOperations:
         _check_seconds(seconds)
 
         async def local(topic: TopicName) -> None:
-            served = await self._operations.get_here(topic)
+            served = await self._operations.owned.get(topic)
             for subscription in list(served.subscriptions.by_name.values()):
                 if subscription.durable:
                     before_ms = served.clock.now_ms() - 1000 * seconds
                     await carry_out(subscription, await plan_expire(subscription, before_ms))
 
         call = RestCall("POST", f"/all_subscription/expireMessages/{seconds}")
-        await self._operations.on_owners(topic, local, call, authoritative=authoritative)
+        await self._operations.owners.run_on_all(topic, local, call, authoritative=authoritative)
 
     async def expire_to(
         self, topic: TopicName, name: str, start: Start, *, dry_run: bool, authoritative: bool
@@ -211,7 +215,7 @@ class SubscriptionOperations:
         async def local(topic: TopicName) -> Cleared:
             return await self._clear_here(topic, name, plan, dry_run=dry_run)
 
-        found = await self._operations.on_owner(topic, local, authoritative=authoritative)
+        found = await self._operations.owners.run_here(topic, local, authoritative=authoritative)
         return cast("Cleared", found)
 
     async def _clear(
@@ -228,7 +232,9 @@ class SubscriptionOperations:
             return await self._clear_here(topic, name, plan, dry_run=dry_run)
 
         call = RestCall("POST", path, _DRY_RUN if dry_run else {})
-        found = await self._operations.on_owners(topic, local, call, authoritative=authoritative)
+        found = await self._operations.owners.run_on_all(
+            topic, local, call, authoritative=authoritative
+        )
         # Another broker answers with JSON, and with nothing if it was no dry run.
         parts = [msgspec.convert(msgspec.to_builtins(each), Cleared) for each in found if each]
         return Cleared(
@@ -274,7 +280,7 @@ class SubscriptionOperations:
                 at = log.next_position(found[-1].position)
             raise NotFoundError(f"the subscription {name} has fewer than {number} messages")
 
-        found = await self._operations.on_owner(topic, local, authoritative=authoritative)
+        found = await self._operations.owners.run_here(topic, local, authoritative=authoritative)
         return cast("Content", found)
 
     async def examine(
@@ -284,7 +290,7 @@ class SubscriptionOperations:
         number = max(1, number)
 
         async def local(topic: TopicName) -> Content:
-            served = await self._operations.get_here(topic)
+            served = await self._operations.owned.get(topic)
             log = served.log
             total = log.entries_between(log.before_first, log.last_confirmed)
             if number > total:
@@ -292,17 +298,17 @@ class SubscriptionOperations:
             skipped = number - 1 if earliest else total - number
             return await self._entry(served, log.position_after(log.before_first, skipped + 1))
 
-        found = await self._operations.on_owner(topic, local, authoritative=authoritative)
+        found = await self._operations.owners.run_here(topic, local, authoritative=authoritative)
         return cast("Content", found)
 
     async def entry(
         self, topic: TopicName, ledger_id: int, entry_id: int, *, authoritative: bool
     ) -> Content:
         async def local(topic: TopicName) -> Content:
-            served = await self._operations.get_here(topic)
+            served = await self._operations.owned.get(topic)
             return await self._entry(served, Position(ledger_id, entry_id))
 
-        found = await self._operations.on_owner(topic, local, authoritative=authoritative)
+        found = await self._operations.owners.run_here(topic, local, authoritative=authoritative)
         return cast("Content", found)
 
     async def _entry(self, topic: Topic, position: Position) -> Content:
@@ -318,16 +324,16 @@ class SubscriptionOperations:
 
     async def internal_info(self, topic: TopicName, *, authoritative: bool) -> object:
         async def local(topic: TopicName) -> object:
-            served = await self._operations.get_here(topic)
+            served = await self._operations.owned.get(topic)
             return served.logs.internal_info(served.log)
 
-        return await self._operations.on_owner(topic, local, authoritative=authoritative)
+        return await self._operations.owners.run_here(topic, local, authoritative=authoritative)
 
     async def offline_backlog(self, topic: TopicName, *, authoritative: bool) -> object:
         """Return Pulsar's PersistentOfflineTopicStats, of the topic as it is now."""
 
         async def local(topic: TopicName) -> object:
-            served = await self._operations.get_here(topic)
+            served = await self._operations.owned.get(topic)
             await served.read_backlogs()
             log, subscriptions = served.log, served.subscriptions.by_name
             sizes = {name: each.backlog for name, each in subscriptions.items()}
@@ -345,13 +351,13 @@ class SubscriptionOperations:
                 "statGeneratedAt": served.clock.now_ms(),
             }
 
-        return await self._operations.on_owner(topic, local, authoritative=authoritative)
+        return await self._operations.owners.run_here(topic, local, authoritative=authoritative)
 
     async def backlog_size(self, topic: TopicName, start: Start, *, authoritative: bool) -> int:
         """Return the bytes from a message on to the end of the topic."""
 
         async def local(topic: TopicName) -> int:
-            served = await self._operations.get_here(topic)
+            served = await self._operations.owned.get(topic)
             log = served.log
             if start.is_earliest:
                 return log.size_bytes
@@ -359,14 +365,14 @@ class SubscriptionOperations:
             begin = None if at > log.last_confirmed else await served.entry_start(at)
             return 0 if begin is None else log.bytes_after(begin)
 
-        found = await self._operations.on_owner(topic, local, authoritative=authoritative)
+        found = await self._operations.owners.run_here(topic, local, authoritative=authoritative)
         return cast("int", found)
 
     async def truncate(self, topic: TopicName, *, authoritative: bool) -> None:
         """Acknowledge everything for all subscriptions, and drop what is stored."""
 
         async def local(topic: TopicName) -> None:
-            served = await self._operations.get_here(topic)
+            served = await self._operations.owned.get(topic)
             for subscription in list(served.subscriptions.by_name.values()):
                 await subscription.skip_all()
             with translated(served.name):
@@ -374,18 +380,18 @@ class SubscriptionOperations:
                 await served.logs.truncate(served.log)
 
         call = RestCall("DELETE", "/truncate")
-        await self._operations.on_owners(topic, local, call, authoritative=authoritative)
+        await self._operations.owners.run_on_all(topic, local, call, authoritative=authoritative)
 
     async def trim(self, topic: TopicName, *, authoritative: bool) -> None:
         """Drop what neither subscriptions nor retention need, now."""
 
         async def local(topic: TopicName) -> None:
-            served = await self._operations.get_here(topic)
+            served = await self._operations.owned.get(topic)
             with translated(served.name):
                 await served.log.trim()
 
         call = RestCall("POST", "/trim")
-        await self._operations.on_owners(topic, local, call, authoritative=authoritative)
+        await self._operations.owners.run_on_all(topic, local, call, authoritative=authoritative)
 
     # -- all topics of a namespace, or of a bundle
 
@@ -426,7 +432,7 @@ class SubscriptionOperations:
         return [name for name in names if await operations.policies.bundle_of(name) == wanted]
 
     async def _subscription(self, topic: TopicName, name: str) -> tuple[Topic, Subscription]:
-        served = await self._operations.get_here(topic)
+        served = await self._operations.owned.get(topic)
         return served, served.subscriptions.get(name)
 
 

@@ -9,7 +9,7 @@ import re
 from starlette.routing import Route
 
 from daybook.broker.admin.handling import Call, Endpoints, Handler
-from daybook.broker.admin.operations import Start
+from daybook.broker.admin.message_ids import Start
 from daybook.broker.admin.subscription_operations import SubscriptionOperations
 from daybook.broker.dispatch.clearing import Cleared
 from daybook.broker.errors import PreconditionError

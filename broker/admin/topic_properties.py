@@ -37,10 +37,12 @@ async def _get(call: Call[Operations]) -> object:
         return partitioned.properties or {}
 
     async def local(topic: TopicName) -> object:
-        served = await call.parts.get_here(topic)
+        served = await call.parts.owned.get(topic)
         return served.logs.properties(served.log)
 
-    return await call.parts.on_owner(call.topic, local, authoritative=call.flag("authoritative"))
+    return await call.parts.owners.run_here(
+        call.topic, local, authoritative=call.flag("authoritative")
+    )
 
 
 async def _put(call: Call[Operations]) -> None:
@@ -73,13 +75,15 @@ async def _change(call: Call[Operations], change: _Change) -> None:
         return new
 
     async def local(topic: TopicName) -> None:
-        served = await call.parts.get_here(topic)
+        served = await call.parts.owned.get(topic)
         with translated(served.name):
             await served.logs.change_properties(served.log, changed)
 
     policies = call.parts.policies
     if await policies.partitioned(call.topic) is None:
-        await call.parts.on_owner(call.topic, local, authoritative=call.flag("authoritative"))
+        await call.parts.owners.run_here(
+            call.topic, local, authoritative=call.flag("authoritative")
+        )
         return
 
     def of_record(record: PartitionedTopic) -> PartitionedTopic:

@@ -8,7 +8,8 @@ from starlette.routing import Route
 
 from daybook.broker.admin import policies, topic_properties
 from daybook.broker.admin.handling import BadBodyError, Call, Endpoints, Handler, Text
-from daybook.broker.admin.operations import Operations, Start
+from daybook.broker.admin.message_ids import Start
+from daybook.broker.admin.operations import Operations
 from daybook.broker.errors import NotAllowedError, NotOwnerError, PreconditionError
 
 OpsCall = Call[Operations]

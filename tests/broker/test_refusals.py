@@ -8,7 +8,7 @@ import trio
 from structlog.testing import CapturingLogger
 from trio.testing import MockClock
 
-from daybook.broker.admin.operations import sum_stats
+from daybook.broker.admin.stats_sums import sum_stats
 from daybook.broker.errors import NotFoundError
 from daybook.broker.service.refused_requests import REASON_CHARS_MAX
 from daybook.broker.service.request_counts import INTERVAL_S, RefusalLog, RequestCounts

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 
 import pytest
 import trio
@@ -11,7 +10,9 @@ from trio.testing import MockClock
 from daybook.broker.admin.app import create_app
 from daybook.broker.admin.broker_operations import BrokerOperations
 from daybook.broker.admin.bundle_operations import BundleOperations
-from daybook.broker.admin.operations import MessageIdData, Operations, Start
+from daybook.broker.admin.message_ids import MessageIdData, Start
+from daybook.broker.admin.operations import Operations
+from daybook.broker.admin.owned_topics import OwnedTopics
 from daybook.broker.errors import (
     BrokerError,
     ConflictError,
@@ -37,92 +38,92 @@ NAMESPACES = "/admin/v2/namespaces"
 TOPICS = "/admin/v2/persistent/public/default"
 
 
-class MadeUpTopics(Operations):
-    """Operations on topics without data; `shared` is the state that all brokers see."""
+class MadeUpTopics(OwnedTopics):
+    """Topics without data; `shared` is the state that all brokers see."""
 
-    def __init__(self, shared: set[str], **parts: Any) -> None:
-        super().__init__(**parts)
+    def __init__(self, shared: set[str], broker: ControlPlane) -> None:
+        super().__init__(broker.topics, broker.identity.broker_id)
         self.shared = shared
         self.done: list[tuple[str, ...]] = []
         self.subscribed: dict[str, list[str]] = {}
 
-    async def stored_topics(self, namespace: str) -> list[TopicName]:
+    async def stored(self, namespace: str) -> list[TopicName]:
         names = [TopicName.parse(name) for name in sorted(self.shared)]
         return [name for name in names if name.namespace == namespace]
 
     async def exists(self, topic: TopicName) -> bool:
         return topic.full in self.shared
 
-    async def create_here(self, topic: TopicName, properties: Mapping[str, str]) -> None:
+    async def create(self, topic: TopicName, properties: Mapping[str, str]) -> None:
         self.shared.add(topic.full)
 
-    async def delete_here(self, topic: TopicName, *, force: bool) -> None:
-        self._check(topic)
+    async def delete(self, topic: TopicName, *, force: bool) -> None:
+        self._check_there(topic)
         if "busy" in topic.local and not force:
             raise PreconditionError(f"{topic} is in use")
         self.done.append(("delete", topic.full))
         self.shared.discard(topic.full)
 
-    async def unload_here(self, topic: TopicName) -> None:
-        self._check(topic)
+    async def unload(self, topic: TopicName) -> None:
+        self._check_there(topic)
         self.done.append(("unload", topic.full))
 
-    async def stats_here(self, topic: TopicName) -> dict[str, object]:
-        self._check(topic)
+    async def stats(self, topic: TopicName) -> dict[str, object]:
+        self._check_there(topic)
         one = {"msgBacklog": 2, "type": "Shared", "consumers": [{"name": "c"}]}
         return {"msgInCounter": 10, "averageMsgSize": 4.0, "subscriptions": {"s": one}}
 
-    async def internal_stats_here(self, topic: TopicName) -> dict[str, object]:
-        self._check(topic)
+    async def internal_stats(self, topic: TopicName) -> dict[str, object]:
+        self._check_there(topic)
         return {"state": "LedgerOpened"}
 
-    async def last_message_id_here(self, topic: TopicName) -> MessageIdData:
-        self._check(topic)
+    async def last_message_id(self, topic: TopicName) -> MessageIdData:
+        self._check_there(topic)
         return MessageIdData(3, 4, topic.partition)
 
-    async def message_id_at_here(self, topic: TopicName, publish_time_ms: int) -> MessageIdData:
+    async def message_id_at(self, topic: TopicName, publish_time_ms: int) -> MessageIdData:
         return MessageIdData(3, publish_time_ms)
 
-    async def terminate_here(self, topic: TopicName) -> MessageIdData:
+    async def terminate(self, topic: TopicName) -> MessageIdData:
         return MessageIdData(3, 4)
 
-    async def subscriptions_here(self, topic: TopicName) -> list[str]:
-        self._check(topic)
+    async def subscriptions(self, topic: TopicName) -> list[str]:
+        self._check_there(topic)
         return self.subscribed.get(topic.full, [])
 
-    async def create_subscription_here(self, topic: TopicName, name: str, start: Start) -> None:
+    async def create_subscription(self, topic: TopicName, name: str, start: Start) -> None:
         names = self.subscribed.setdefault(topic.full, [])
         if name in names:
             raise ConflictError(f"{name} exists already")
         names.append(name)
         self.done.append(("subscribe", name, str(start.ledger_id)))
 
-    async def delete_subscription_here(self, topic: TopicName, name: str, *, force: bool) -> None:
+    async def delete_subscription(self, topic: TopicName, name: str, *, force: bool) -> None:
         if name not in self.subscribed.get(topic.full, []):
             raise NotFoundError(f"no subscription {name}")
         self.subscribed[topic.full].remove(name)
 
-    async def skip_all_here(self, topic: TopicName, name: str) -> None:
+    async def skip_all(self, topic: TopicName, name: str) -> None:
         self.done.append(("skip_all", topic.full, name))
 
-    async def reset_to_here(self, topic: TopicName, name: str, start: Start) -> None:
+    async def reset_to(self, topic: TopicName, name: str, start: Start) -> None:
         self.done.append(("reset", name, str(start.entry_id)))
 
-    async def reset_to_time_here(self, topic: TopicName, name: str, publish_time_ms: int) -> None:
+    async def reset_to_time(self, topic: TopicName, name: str, publish_time_ms: int) -> None:
         self.done.append(("reset", name, str(publish_time_ms)))
 
-    async def compact_here(self, topic: TopicName) -> None:
-        self._check(topic)
+    async def compact(self, topic: TopicName) -> None:
+        self._check_there(topic)
         if "busy" in topic.local:
             raise ConflictError(f"a compaction of {topic} is running already")
         self.done.append(("compact", topic.full))
 
-    async def compaction_here(self, topic: TopicName) -> dict[str, object]:
-        self._check(topic)
+    async def compaction(self, topic: TopicName) -> dict[str, object]:
+        self._check_there(topic)
         started = ("compact", topic.full) in self.done
         return {"status": "RUNNING" if started else "NOT_RUN", "lastError": ""}
 
-    def _check(self, topic: TopicName) -> None:
+    def _check_there(self, topic: TopicName) -> None:
         if topic.full not in self.shared and topic.partition < 0:
             raise NotFoundError(f"the topic {topic} does not exist")
 
@@ -176,8 +177,8 @@ async def serve(cluster: Cluster, host: str, shared: set[str]) -> Admin:
         PeerCalls(PeerNetwork(TcpNetwork())),
         silent_log(),
     )
-    operations = MadeUpTopics(
-        shared,
+    owned = MadeUpTopics(shared, broker)
+    operations = Operations(
         cluster="test",
         partitions_max=16,
         store=broker.session,
@@ -187,6 +188,7 @@ async def serve(cluster: Cluster, host: str, shared: set[str]) -> Admin:
         lookups=broker.lookups,
         leader=broker.leader,
         topics=broker.topics,
+        owned=owned,
         schemas=broker.schemas,
         peer_calls=PeerCalls(PeerNetwork(TcpNetwork())),
         bundles=BundleOperations(
@@ -208,7 +210,7 @@ async def serve(cluster: Cluster, host: str, shared: set[str]) -> Admin:
             stop_leading=broker.leader_scope.cancel,
         ),
     )
-    admin = Admin(broker, operations, url)
+    admin = Admin(broker, owned, url)
 
     async def why_not_ready() -> str:
         await trio.lowlevel.checkpoint()

@@ -5,7 +5,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
-from daybook.broker.admin.operations import Operations, Start
+from daybook.broker.admin.message_ids import Start
+from daybook.broker.admin.operations import Operations
 from daybook.broker.errors import BrokerError, ConflictError, UnavailableError
 from daybook.broker.namespaces.policy_table import AUTO_TOPIC_CREATION
 from daybook.broker.namespaces.policy_types import AutoTopicCreation
@@ -70,17 +71,17 @@ def test_a_deletion_that_is_given_up_leaves_the_namespace_in_use() -> None:
             await send(client, TOPIC.full, 1)
         stuck = trio.Event()
 
-        async def delete_here(topic: TopicName, *, force: bool) -> None:
+        async def delete(topic: TopicName, *, force: bool) -> None:
             stuck.set()
             await trio.sleep_forever()
 
-        real, ops.delete_here = ops.delete_here, delete_here  # type: ignore[method-assign]
+        real, ops.owned.delete = ops.owned.delete, delete  # type: ignore[method-assign]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lambda: ops.delete_namespace("t/n", force=True))
             await stuck.wait()
             assert await is_marked(ops)
             nursery.cancel_scope.cancel()
-        ops.delete_here = real  # type: ignore[method-assign]
+        ops.owned.delete = real  # type: ignore[method-assign]
         assert not await is_marked(ops)
 
     simulated(story)
@@ -99,7 +100,7 @@ def test_a_topic_is_not_created_in_a_namespace_that_has_gone(by_client: bool) ->
         with pytest.raises(BrokerError):
             await (one.topics.get(TOPIC, create=True) if by_client else ops.create_topic(TOPIC, {}))
         await trio.sleep(60)
-        assert not await ops.stored_topics("t/n")
+        assert not await ops.owned.stored("t/n")
 
     simulated(story)
 

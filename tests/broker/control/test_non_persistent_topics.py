@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import trio
 
-from daybook.broker.admin.operations import Start
+from daybook.broker.admin.message_ids import Start
 from daybook.broker.errors import (
     ConflictError,
     NotAllowedError,

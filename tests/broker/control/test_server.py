@@ -9,7 +9,7 @@ import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
-from daybook.broker.admin.operations import Start
+from daybook.broker.admin.message_ids import Start
 from daybook.broker.config import BrokerConfig
 from daybook.broker.errors import (
     ConflictError,
@@ -364,11 +364,11 @@ def test_a_refused_deletion_deletes_no_partition(produces: bool) -> None:
             ):
                 with pytest.raises(PreconditionError, match="orders-partition-1"):
                     await ops.delete_partitioned(ORDERS, force=False)
-                assert [part.full for part in await ops.stored_topics("public/default")] == [
+                assert [part.full for part in await ops.owned.stored("public/default")] == [
                     part.full for part in parts
                 ]
         await ops.delete_partitioned(ORDERS, force=False)
-        assert await ops.stored_topics("public/default") == []
+        assert await ops.owned.stored("public/default") == []
 
     simulated(story)
 
@@ -470,7 +470,7 @@ def test_partitions_that_come_while_a_topic_is_deleted_are_deleted() -> None:
 
         ops.policies.delete_partitioned = after_the_growth  # type: ignore[method-assign]
         await ops.delete_partitioned(ORDERS, force=True)
-        assert await ops.stored_topics("public/default") == []
+        assert await ops.owned.stored("public/default") == []
         await ops.create_partitioned(ORDERS, 1)
         await ops.update_partitions(ORDERS, 2)
 
@@ -500,14 +500,14 @@ def test_an_administrator_hears_which_subscriptions_a_new_partition_lacks() -> N
         for name in ("s", "t", "u"):
             await ops.create_subscription(ORDERS, name, Start.latest())
         await ops._topics.logs.create(TopicName.parse("orders-partition-1"), {})
-        real = ops.create_subscription_here
+        real = ops.owned.create_subscription
 
         async def fail(topic: TopicName, name: str, start: Start) -> None:
             if name != "t":
                 raise UnavailableError("its bookies do not answer")
             await real(topic, name, start)
 
-        ops.create_subscription_here = fail  # type: ignore[method-assign]
+        ops.owned.create_subscription = fail  # type: ignore[method-assign]
         with pytest.raises(UnavailableError, match=r"2 subscriptions \(s, u\).*do not answer"):
             await ops.update_partitions(ORDERS, 2, force=True)
         assert await ops.subscriptions(TopicName.parse("orders-partition-1")) == ["t"]

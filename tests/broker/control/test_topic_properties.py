@@ -34,7 +34,7 @@ def test_properties_outlive_an_unload_and_leave_those_of_brokers_alone() -> None
         await rest.do("PUT", f"{TOPICS}/orders")
         async with world.client("one") as client:
             await send(client, ORDERS.full, 3)
-        await (await broker.operations.get_here(ORDERS)).store_epoch(4)
+        await (await broker.operations.owned.get(ORDERS)).store_epoch(4)
         await rest.do("PUT", PROPERTIES, {"team": "billing"})
         await rest.do("PUT", f"{TOPICS}/orders/unload")
         assert (await rest.do("GET", PROPERTIES)).json == {"team": "billing"}
@@ -44,7 +44,7 @@ def test_properties_outlive_an_unload_and_leave_those_of_brokers_alone() -> None
         stored = properties_of(parse(ManagedLedgerInfo(), record.value, "the list"))
         assert stored["team"] == "billing"
         assert stored["index"] == "2"
-        assert (await broker.operations.get_here(ORDERS)).stored_epoch == 4
+        assert (await broker.operations.owned.get(ORDERS)).stored_epoch == 4
         async with world.client("one") as client:
             assert (await client.offsets(ORDERS.full)).next == 3
 

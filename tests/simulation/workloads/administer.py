@@ -7,7 +7,8 @@ from functools import partial
 
 import trio
 
-from daybook.broker.admin.operations import MessageIdData, Operations, Start
+from daybook.broker.admin.message_ids import MessageIdData, Start
+from daybook.broker.admin.operations import Operations
 from daybook.broker.errors import ConflictError, NotFoundError
 from daybook.broker.namespaces.policy_table import (
     MAX_UNACKED_PER_CONSUMER,
