@@ -123,8 +123,8 @@ MUTANTS = [
     Mutant(
         id="CL4 offset",
         rule="an offset that the topic does not hold is not found -> it is the nearest one",
-        module="daybook.broker.admin.operations",
-        name="Operations.message_id_of_offset_here",
+        module="daybook.broker.admin.owned_topics",
+        name="OwnedTopics.message_id_of_offset",
         replacement=Edit("if not first <= offset < following:", "if False:"),
         caught_by=_BY_REST,
     ),

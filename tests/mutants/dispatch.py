@@ -194,7 +194,7 @@ MUTANTS = [
     Mutant(
         id="Q43",
         rule="a reset to a message leaves out those before it in its batch -> it does not",
-        module="daybook.broker.admin.operations",
+        module="daybook.broker.admin.owned_topics",
         name="_target",
         replacement=Edit("if start.symbolic or index < 0:", "if True:"),
         caught_by="tests:tests/broker/control/test_subscription_admin.py -k within_a_batch",
@@ -202,7 +202,7 @@ MUTANTS = [
     Mutant(
         id="Q44",
         rule="a message id of another partition is refused -> it moves this one",
-        module="daybook.broker.admin.operations",
+        module="daybook.broker.admin.owned_topics",
         name="_check_partition",
         replacement=Edit("start.partition_index != topic.partition", "False"),
         caught_by="tests:tests/broker/control/test_subscription_admin.py -k names_the_partition",

@@ -107,8 +107,8 @@ MUTANTS = [
     Mutant(
         id="GR12",
         rule="a subscription has partitions that come while it is created -> it misses them",
-        module=_OPERATIONS,
-        name="Operations._on_owners",
+        module="daybook.broker.admin.topic_owners",
+        name="TopicOwners.run_on_all",
         replacement=Edit("while added is not None and", "while False and"),
         caught_by=f"{_BY_BROKER} -k come_while_it_is_created",
     ),
