@@ -1,4 +1,4 @@
-"""What the bodies of commands say, as objects of the broker, and the answers made of those."""
+"""Bodies of commands as objects of the broker, and the answers made of those."""
 
 from collections.abc import Iterable
 from typing import Any
