@@ -22,11 +22,11 @@ def seed() -> int:
 @pytest.mark.real
 @pytest.mark.xdist_group("soak")
 async def test_a_short_soak_of_topics_finds_nothing(tmp_path: Path) -> None:
-    report = await soak(Settings(seed(), tmp_path, minutes=0.3), StringIO())
+    report = await soak(Settings(seed(), tmp_path, minutes=0.5), StringIO())
     assert report.ok, "\n".join(report.lines())
     assert report.topics is not None
     assert report.ledgers is None
-    assert report.faults.total() >= 2  # more on a machine that is not busy
+    assert report.faults.total() > 3
     assert report.topics["Ok"] > 300
     assert report.topics["Read"] > 300
     assert report.lines()[-1].endswith(": ok")
