@@ -4,7 +4,7 @@ The owner of each topic partition is asked if it takes a batch before the commit
 after that.  All operations raise only `BrokerError`s.
 """
 
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ import trio
 from daybook.bookie.errors import LedgerError
 from daybook.broker.admin.operations import Operations
 from daybook.broker.admin.sink_bodies import BatchBody, Share, check_topics
-from daybook.broker.admin.topic_owners import Local, RestCall
+from daybook.broker.admin.topic_owners import Local, RestCall, ask_each
 from daybook.broker.errors import (
     BrokerError,
     ConflictError,
@@ -49,7 +49,6 @@ from daybook.wire.topics import TopicName
 
 _T = TypeVar("_T")
 WAIT_S_MAX = 20.0
-_AT_ONCE = 16
 _POLL_S = 0.2
 _SWEEP_WAIT_S = 5.0  # The leader looks at other sinks, too.
 _OLD_BROKER = (
@@ -143,7 +142,7 @@ class SinkOperations:
             if topics is None:
                 found.add(Resource(sink=name))
 
-        await _each(shares, look)
+        await ask_each(shares, look)
         return sorted(found, key=str)
 
     async def _topics_of(self, name: str, share: ShareRef) -> Sequence[str] | None:
@@ -221,7 +220,7 @@ class SinkOperations:
             )
             created[topic] = msgspec.convert(answer, int)
 
-        await _each(list(demands), ask)
+        await ask_each(list(demands), ask)
         return created
 
     async def roll_forward(self, name: str, wait_s: float) -> SinkView:
@@ -280,7 +279,7 @@ class SinkOperations:
                 waiting[topic] = str(error)
 
         topics = [each for each in record.in_batch if not record.partitions[each].blocked]
-        await _each(topics, ask)
+        await ask_each(topics, ask)
         return waiting
 
     async def _block_if_gone(self, stored: StoredSink, topic: str) -> None:
@@ -439,21 +438,3 @@ def _partitions(body: BatchBody) -> dict[str, int]:
     if not body.topics:
         raise PreconditionError("the request names no topic: name the topics of the batch")
     return {TopicName.parse(topic).full: count for topic, count in body.topics.items()}
-
-
-async def _each(items: Sequence[_T], ask: Callable[[_T], Awaitable[None]]) -> None:
-    """Ask for all items, several at a time; raise the first error in their order."""
-    errors: dict[int, BrokerError] = {}
-
-    async def work(start: int) -> None:
-        for index in range(start, len(items), _AT_ONCE):
-            try:
-                await ask(items[index])
-            except BrokerError as error:
-                errors[index] = error
-
-    async with trio.open_nursery() as nursery:
-        for start in range(min(_AT_ONCE, len(items))):
-            nursery.start_soon(work, start)
-    if errors:
-        raise errors[min(errors)]

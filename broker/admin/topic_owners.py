@@ -9,7 +9,7 @@ and failed on others.  It may be repeated.
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import trio
 
@@ -30,6 +30,7 @@ from daybook.wire.topics import TopicName
 _ATTEMPTS = 4  # to find the owner of a topic; each fails only if the owner has changed meanwhile
 _AT_ONCE = 16  # calls to owners
 
+T = TypeVar("T")
 Local: TypeAlias = Callable[[TopicName], Awaitable[object]]
 
 
@@ -158,21 +159,15 @@ class TopicOwners:
         A topic that answers with the error `missing` has no result, and that is no failure.
         """
         results: list[object] = [None] * len(topics)
-        errors: dict[int, BrokerError] = {}
 
-        async def work(start: int) -> None:
-            for index in range(start, len(topics), _AT_ONCE):
-                try:
-                    results[index] = await self.run_on_owner(topics[index], local, call)
-                except BrokerError as error:
-                    if missing is None or not isinstance(error, missing):
-                        errors[index] = error
+        async def ask(index: int) -> None:
+            try:
+                results[index] = await self.run_on_owner(topics[index], local, call)
+            except BrokerError as error:
+                if missing is None or not isinstance(error, missing):
+                    raise
 
-        async with trio.open_nursery() as nursery:
-            for start in range(min(_AT_ONCE, len(topics))):
-                nursery.start_soon(work, start)
-        if errors:
-            raise errors[min(errors)]
+        await ask_each(range(len(topics)), ask)
         return results
 
     def is_own(self, url: str) -> bool:
@@ -205,3 +200,21 @@ class TopicOwners:
                 url = url_of(error.http_url, error.http_url_tls)
                 authoritative, own = error.authoritative, url is not None and self.is_own(url)
         raise UnavailableError(f"the owner of {topic} keeps changing: try again")
+
+
+async def ask_each(items: Sequence[T], ask: Callable[[T], Awaitable[None]]) -> None:
+    """Ask for all items, several at a time; raise the first error in their order."""
+    errors: dict[int, BrokerError] = {}
+
+    async def work(start: int) -> None:
+        for index in range(start, len(items), _AT_ONCE):
+            try:
+                await ask(items[index])
+            except BrokerError as error:
+                errors[index] = error
+
+    async with trio.open_nursery() as nursery:
+        for start in range(min(_AT_ONCE, len(items))):
+            nursery.start_soon(work, start)
+    if errors:
+        raise errors[min(errors)]

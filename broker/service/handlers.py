@@ -67,10 +67,10 @@ from daybook.broker.service.command_bodies import (
     type_of,
 )
 from daybook.broker.service.connection import FRAME_PADDING_BYTES, ClientConnection
-from daybook.broker.service.questions import Questions
 from daybook.broker.service.refused_requests import RefusedRequests
 from daybook.broker.service.request_turns import Request, RequestQueue
 from daybook.broker.service.role_use import ConnectionUse
+from daybook.broker.service.topic_queries import TopicQueries
 from daybook.broker.service.topic_watchers import TopicWatchers
 from daybook.broker.topics.non_persistent import NonPersistentTopic
 from daybook.broker.topics.producer import ProducedTopic, Producer
@@ -199,7 +199,7 @@ class Handlers:
             None if broker.authorization is None else partial(self._authorize, T.WATCH_TOPIC_LIST),
             watchers_max=broker.limits.watchers_max,
         )
-        self._questions = Questions(broker, encrypted=self._connection.encrypted)
+        self._queries = TopicQueries(broker, encrypted=self._connection.encrypted)
         self._use = ConnectionUse(broker.role_use)
         self._acks_waiting = 0  # for their receipts
         self._opening_producers: dict[int, _Opening] = {}  # by attempt
@@ -602,7 +602,7 @@ class Handlers:
                 f"the producer name {body.producer_name[:64]!r} is reserved: choose another one"
             )
         name = topic_name(body.topic)
-        topic = await broker.topics.open(name, create=await self._questions.may_create(name))
+        topic = await broker.topics.open(name, create=await self._queries.may_create(name))
         schema_version = await broker.schemas.producer(topic, schema_of(body))
         if body.initial_subscription_name:
             await topic.subscriptions.ensure(body.initial_subscription_name)
@@ -746,7 +746,7 @@ class Handlers:
         self._check_metadata("consumer", body.metadata)
         name = topic_name(body.topic)
         create = (
-            request.creates and body.force_topic_creation and await self._questions.may_create(name)
+            request.creates and body.force_topic_creation and await self._queries.may_create(name)
         )
         topic = await broker.topics.open(name, create=create)
         await broker.schemas.consumer(topic, schema_of(body))
@@ -850,17 +850,17 @@ class Handlers:
             await self._authorize(command, body)
             match command:
                 case T.LOOKUP:
-                    answer = await self._questions.lookup(body)
+                    answer = await self._queries.lookup(body)
                 case T.PARTITIONED_METADATA:
-                    answer = await self._questions.partitioned_metadata(body)
+                    answer = await self._queries.partitioned_metadata(body)
                 case T.GET_TOPICS_OF_NAMESPACE:
-                    answer = await self._questions.topics_of_namespace(body)
+                    answer = await self._queries.topics_of_namespace(body)
                 case T.GET_LAST_MESSAGE_ID:
                     answer = await self._last_message_id(body, consumer)
                 case T.GET_SCHEMA:
                     answer = await self._broker.schemas.get(topic_name(body.topic), body)
                 case T.GET_OR_CREATE_SCHEMA:
-                    answer = await self._questions.get_or_create_schema(body)
+                    answer = await self._queries.get_or_create_schema(body)
                 case T.CONSUMER_STATS:
                     known = self._known(body.consumer_id, consumer, pb.ConsumerNotFound)
                     now_ms = self._broker.clock.now_ms()

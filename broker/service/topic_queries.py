@@ -1,4 +1,4 @@
-"""Questions about topics that a client has not opened: where they are, which there are, schemas."""
+"""Queries about topics that a client has not opened: where they are, which there are, schemas."""
 
 from contextlib import suppress
 
@@ -21,7 +21,7 @@ from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName, check_namespace
 
 
-class Questions:
+class TopicQueries:
     """One instance per connection.  `encrypted`: the client has TLS, and is told no other URL."""
 
     def __init__(self, broker: BrokerContext, *, encrypted: bool) -> None:
