@@ -358,6 +358,8 @@ class Cursor:
 
     async def _record_changes(self) -> None:
         async with self._busy:
+            if self._error is not None:
+                return  # It has ended meanwhile, and what the end has taken is not stored.
             # The events are renewed first: a change from here on wants another record.
             self._wanted, self._urgent = trio.Event(), trio.Event()
             goal = self._state.changes
