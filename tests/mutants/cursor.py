@@ -176,6 +176,14 @@ MUTANTS = [
         caught_by=f"{_TESTS} -k close_that_fails",
     ),
     Mutant(
+        id="C121 ended",
+        rule="a cursor that ended while its task waited to record confirms nothing -> it does",
+        module="daybook.managed_ledger.cursor",
+        name="Cursor._record_changes",
+        replacement=Edit("if self._error is not None:", "if False:"),
+        caught_by=f"{_TESTS} -k close_that_fails",
+    ),
+    Mutant(
         id="C122",
         rule="a cumulative ack of the rest of a batch acknowledges the batch -> it does not",
         module="daybook.broker.dispatch.subscription",
