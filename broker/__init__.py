@@ -18,5 +18,8 @@ to `topics` to managed ledgers, and from `admin` to `ownership`.
     watchdog       two threads that notice when the event loop is stuck
     metrics        what `/metrics` shows
     errors         why a broker refuses a request
-    server         builds and runs a broker; `python -m daybook.broker` calls it
+    parts          the parts of one broker, and what each is given; `part_settings` has what the
+                   settings mean for them
+    joining        what a broker does in its cluster before it announces itself
+    server         runs a broker; `python -m daybook.broker` calls it
 """

@@ -18,7 +18,7 @@ from daybook.broker.namespaces.policy_types import (
     DelayedDelivery,
     PublishRate,
 )
-from daybook.broker.server import topic_limits
+from daybook.broker.part_settings import topic_limits
 from daybook.wire.messages.client import SendReceipt
 from daybook.wire.messages.consumer import Delivery
 from daybook.wire.proto import pulsar_pb2 as pb

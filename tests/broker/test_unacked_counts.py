@@ -11,10 +11,10 @@ from daybook.broker.dispatch.dispatcher import Dispatcher
 from daybook.broker.dispatch.explain import explain
 from daybook.broker.dispatch.subscription import Subscription
 from daybook.broker.limits import BrokerLimits, TopicLimits, UnackedLimits
+from daybook.broker.part_settings import topic_limits
 from daybook.broker.protocol.dispatch.blockers import Cause
 from daybook.broker.protocol.dispatch.broker_limit import BrokerLimit
 from daybook.broker.protocol.dispatch.interface import DispatchLimits
-from daybook.broker.server import topic_limits
 from daybook.broker.topics.stats import statistics
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.reading import LogEntry
