@@ -3,6 +3,9 @@
 accept             the port: accepts connections, and refuses them when there are too many
 connection         one client's connection: the session, keep-alive, sending
 handlers           carries out what a client sends: commands and requests
+client_producers   the producers of one connection; `client_consumers` has its consumers
+openings           the openings of producers or consumers, which may be closed meanwhile
+client_rights      checks each command of a client
 request_turns      how many requests are under way at once, and which begins next
 refused_requests   sends refusals, late if a client repeats a refused request
 request_counts     how many commands arrived and were refused; the log line for refusals

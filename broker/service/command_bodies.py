@@ -1,9 +1,10 @@
-"""Bodies of commands as objects of the broker, and the answers made of those."""
+"""Bodies of commands as objects of the broker, their checks, and the answers made of them."""
 
 from collections.abc import Iterable
 from typing import Any
 
-from daybook.broker.errors import InvalidNameError
+from daybook.broker.errors import InvalidNameError, PreconditionError
+from daybook.broker.limits import ConnectionLimits
 from daybook.broker.protocol.dispatch.key_shared import KeyPolicy
 from daybook.broker.security.authorization import Resource, of_namespace, of_topic
 from daybook.broker.topics.producer import Producer
@@ -116,3 +117,23 @@ def type_of(command: AnyCommand) -> int:
             return command.type
         case _:
             return T.MESSAGE if hasattr(command, "payload") else T.SEND_RECEIPT
+
+
+def check_names(limits: ConnectionLimits, *names: str) -> None:
+    """Raise PreconditionError if a name is too long."""
+    for name in names:
+        if len(name) > limits.names_chars_max:
+            raise PreconditionError(
+                f"a name has {len(name)} characters, and may have"
+                f" {limits.names_chars_max}: {name[:32]!r}..."
+            )
+
+
+def check_metadata(limits: ConnectionLimits, what: str, metadata: Iterable[pb.KeyValue]) -> None:
+    """Raise PreconditionError if the metadata, which are kept in memory, are too large."""
+    size = sum(len(pair.key.encode()) + len(pair.value.encode()) for pair in metadata)
+    most = limits.metadata_bytes_max
+    if size > most:
+        raise PreconditionError(
+            f"the metadata of the {what} take {size} bytes, and may take {most}: shorten them"
+        )

@@ -521,8 +521,8 @@ async def test_closing_what_was_opened_in_this_very_moment(autojump_clock: MockC
         assert isinstance(await client.subscribe(1), pb.CommandError)
         assert list(topic.producers.by_name) == ["first"]
         assert not topic.subscriptions.get("sub").consumers
-        assert len(handlers._producing) == 1
-        assert not len(handlers._consuming)
+        assert len(handlers._producers._protocol) == 1
+        assert not len(handlers._consumers._protocol)
 
 
 async def test_a_close_is_answered_when_the_opening_is_undone(autojump_clock: MockClock) -> None:

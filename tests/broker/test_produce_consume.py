@@ -7,7 +7,7 @@ import trio
 import trio.abc
 from trio.testing import MockClock
 
-from daybook.broker.service import handlers
+from daybook.broker.service import client_consumers
 from daybook.broker.topics.stats import topic_stats
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.room import Room
@@ -250,7 +250,7 @@ async def test_an_ack_with_receipt_is_answered_when_it_is_durable(
 async def test_acks_that_wait_for_their_receipts_are_bounded(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handlers, "ACKS_WAITING_MAX", 3)
+    monkeypatch.setattr(client_consumers, "ACKS_WAITING_MAX", 3)
     async with open_broker() as cluster:
         client = await cluster.client()
         await client.producer()

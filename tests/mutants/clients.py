@@ -221,8 +221,8 @@ GIVING_UP = [
     Mutant(
         id="CL27",
         rule="a consumer closed during its open does not join -> joins and leaves",
-        module="daybook.broker.service.handlers",
-        name="Handlers._open_consumer",
+        module="daybook.broker.service.client_consumers",
+        name="ClientConsumers._open",
         replacement=Edit("(scope.cancel_called or connection.closing)", "False"),
         caught_by=f"{_CONNECTIONS} -k volatile",
     ),

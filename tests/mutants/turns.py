@@ -50,11 +50,11 @@ MUTANTS = [
     Mutant(
         id="RQ03",
         rule="a request is for the consumer that was open -> for the next one of its id, too",
-        module=_HANDLERS,
-        name="Handlers._known",
+        module="daybook.broker.service.client_consumers",
+        name="ClientConsumers.known",
         replacement=Edit(
-            "if consumer is None or self.consumers.get(consumer_id) is not consumer:",
-            "consumer = self.consumers.get(consumer_id)\n    if consumer is None:",
+            "if consumer is None or self.opened.get(consumer_id) is not consumer:",
+            "consumer = self.opened.get(consumer_id)\n    if consumer is None:",
         ),
         caught_by=f"{_TESTS} -k next_one_of_its_id",
     ),
@@ -85,9 +85,9 @@ MUTANTS = [
     Mutant(
         id="RQ07",
         rule="a producer that waits for another one uses no slot -> it keeps its slot",
-        module=_HANDLERS,
-        name="Handlers._attach_producer",
-        replacement=Edit("self._requests.step_aside(opening)", "pass"),
+        module="daybook.broker.service.client_producers",
+        name="ClientProducers._attach",
+        replacement=Edit("self._openings.step_aside(opening)", "pass"),
         caught_by=f"{_TESTS} -k take_no_place",
     ),
     Mutant(
