@@ -218,4 +218,20 @@ MUTANTS = [
         ),
         caught_by=f"{_TESTS}/test_audit.py -k wait_for_a_file",
     ),
+    Mutant(
+        id="SE34",
+        rule="only a super user publishes to a system topic -> each role with produce",
+        module=f"{_SECURITY}.authorization",
+        name="Authorization.check",
+        replacement=Edit("is_system(target.topic)", "False"),
+        caught_by=f"{_TESTS}/test_system_topics.py",
+    ),
+    Mutant(
+        id="SE35",
+        rule="a right on a topic needs the topic -> it is granted on any name",
+        module="daybook.broker.admin.permissions",
+        name="_check_topic",
+        replacement=Edit("if topic.persistent and not of_partition:", "if False:"),
+        caught_by="tests:tests/broker/control/test_permissions.py -k does_not_exist",
+    ),
 ]
