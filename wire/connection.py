@@ -26,7 +26,7 @@ from struct import Struct
 import trio
 
 from daybook.wire.arena import LITTLE_BYTES, ArenaPool, HalfFrame, release_view
-from daybook.wire.errors import ConnectionLostError, OversizeError
+from daybook.wire.errors import ConnectionLostError, OversizeError, SpeaksTlsError
 from daybook.wire.outbox import Flusher
 from daybook.wire.transport import Buffer, Stream
 
@@ -40,7 +40,8 @@ _FRAMES_MAX = 1 << 13  # in one `receive`: a view costs fifty times as much as a
 _BEGUN_BYTES_MIN = 1 << 14  # So much of a large frame has come before it takes an arena.
 _LOOKS = 5
 _NOTHING = memoryview(b"")
-_TLS_HELLOS = (0x160300, 0x160301, 0x160302, 0x160303)  # how the first record of a client begins
+# How the first record of a client that speaks TLS begins, or that of a server that refuses one.
+_TLS_RECORDS = tuple(kind << 16 | 0x0300 | version for kind in (0x15, 0x16) for version in range(4))
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +206,11 @@ class FrameConnection:
             if size > self._frame_bytes_max:
                 if frames:  # Handling the frames before it may raise the limit.
                     break
-                if size >> 8 in _TLS_HELLOS and not self.encrypted:
-                    raise OversizeError("the peer speaks TLS to a port that does not")
+                if size >> 8 in _TLS_RECORDS and not self.encrypted:
+                    raise SpeaksTlsError(
+                        "the peer speaks TLS to a port without it: connect with pulsar:// or"
+                        " http://, or to a port with TLS"
+                    )
                 raise OversizeError(
                     f"the peer sends a frame of {size} bytes, and at most {self._frame_bytes_max}"
                     " are allowed"

@@ -3,6 +3,7 @@
     WireError                  the bytes break the protocol; the peer is at fault
       TruncatedError           fewer bytes than the layout needs
       OversizeError            a length above the limit
+        SpeaksTlsError         of which the peer has begun to speak TLS
       ChecksumError            the bytes were changed on their way, or on a disk
       MalformedError           anything else that does not parse
     ConnectionLostError        the stream ended or broke; requests under way are in doubt
@@ -27,6 +28,10 @@ class TruncatedError(WireError):
 
 class OversizeError(WireError):
     """A length is above the limit of the reader."""
+
+
+class SpeaksTlsError(OversizeError):
+    """The peer speaks TLS, and this side does not."""
 
 
 class ChecksumError(WireError):

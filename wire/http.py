@@ -39,6 +39,8 @@ _log = logging.getLogger(__name__)
 CONNECTIONS_MAX = 256
 CERTIFICATE = "certificate"
 """The key in the state of a request: the `PeerCertificate` of its client, or None."""
+SAYS_HTTPS = b'{"reason": "this port speaks HTTP with TLS only: begin the URL with https://"}'
+"""The body of the answer to a request without TLS on a port that demands it."""
 _BACKLOG = 128
 _IDLE_S = 10
 _ACCEPT_PAUSE_S = 0.1
@@ -46,6 +48,15 @@ _UNREAD_MS = 5_000
 _ANSWER_S = 10.0  # in addition to what an answer takes at this rate
 _ANSWER_BYTES_PER_S = 16 << 10
 _SEND_BYTES = 256 << 10  # one part of an answer, which has its own time
+_PLAIN_ANSWER = b"".join(
+    (
+        b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\n",
+        b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(SAYS_HTTPS),
+        SAYS_HTTPS,
+    )
+)
+_PLAIN = ("HTTP_REQUEST", "WRONG_VERSION_NUMBER")  # OpenSSL's reasons
+_PLAIN_ANSWER_S = 1.0
 _TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux
 
 
@@ -259,6 +270,8 @@ class HttpPort:
             cause = broken.__cause__
             if isinstance(cause, ssl.SSLError):
                 error = explain(cause, host=None, peer="")
+                if cause.reason in _PLAIN:
+                    await _answer_plain(stream)
             else:
                 error = TlsError("the client ended the connection in the TLS handshake")
         self._on_handshake_failed(_peer(stream), error)
@@ -281,6 +294,12 @@ class HttpPort:
             del self._bound.connections[connection]
             with suppress(OSError):
                 await trio.aclose_forcefully(stream)
+
+
+async def _answer_plain(stream: Any) -> None:  # noqa: ANN401  a stream with TLS
+    """Tell a client that speaks no TLS which URL to use."""
+    with trio.move_on_after(_PLAIN_ANSWER_S), suppress(trio.BrokenResourceError):
+        await stream.transport_stream.send_all(_PLAIN_ANSWER)
 
 
 def _certificate(stream: Any) -> PeerCertificate | None:  # noqa: ANN401  a stream with TLS

@@ -21,7 +21,7 @@ certificates change.  Nothing here knows sockets: the streams below may be simul
 """
 
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import cast
 
@@ -36,6 +36,7 @@ _CHUNK_BYTES = 1 << 16  # four records
 _CONTROL_BYTES_MAX = 1 << 14  # waiting answers to what a peer sends beside its data
 _HANDSHAKE_BYTES_MAX = 1 << 18  # from the peer, with its chain of certificates
 _PULLS = 16  # chunks without a byte of data, after which other tasks get their turn
+_FIRST_BYTES = 16  # by which a protocol without TLS is known
 _HANDSHAKE, _ALERT = 0x16, 0x15  # how a record begins
 _NOTHING = memoryview(b"")
 _EXPIRED, _NOT_YET_VALID, _OTHER_HOST, _OTHER_ADDRESS = 10, 9, 62, 64  # OpenSSL's codes
@@ -53,6 +54,7 @@ class TlsStream:
         scratch: memoryview,
         *,
         server_hostname: str | None = None,
+        answer_plain: Callable[[bytes], bytes] = lambda _first: b"",
     ) -> None:
         """A client gives the name of the server.  `scratch` may be shared: no await keeps it."""
         self.certificate: PeerCertificate | None = None
@@ -60,6 +62,7 @@ class TlsStream:
         self._scratch = scratch
         self._is_server = server_hostname is None
         self._host = server_hostname or ""
+        self._answer_plain = answer_plain
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         try:
             self._ssl = context.wrap_bio(
@@ -193,18 +196,21 @@ class TlsStream:
             return True
         if not self._open:
             if not self._received_bytes:
-                self._check_first(self._scratch[0])
+                self._check_first(self._scratch[:count])
             self._received_bytes += count
             if self._received_bytes > _HANDSHAKE_BYTES_MAX:
                 raise TlsError("the peer sends too much in the TLS handshake")
         self._incoming.write(self._scratch[:count])
         return True
 
-    def _check_first(self, first: int) -> None:
+    def _check_first(self, received: memoryview) -> None:
         """Raise NotTlsError if the first byte of the peer is none of TLS."""
+        first = received[0]
         if first == _HANDSHAKE or (first == _ALERT and not self._is_server):
             return
         if self._is_server:
+            with suppress(ConnectionLostError, trio.ClosedResourceError):
+                self._stream.try_send([self._answer_plain(bytes(received[:_FIRST_BYTES]))])
             raise NotTlsError(
                 "the client does not speak TLS on a port that demands it: connect with"
                 " pulsar+ssl:// or https://, or to a port without TLS"
@@ -339,8 +345,8 @@ def explain(
         if host is None:
             return TlsError("the client ended the connection in the TLS handshake")
         return TlsError(
-            f"{peer} ended the connection in the TLS handshake: it may not speak TLS on this port,"
-            " or demand a certificate of the client"
+            f"{peer} ended the connection in the TLS handshake: it may not speak TLS on this port"
+            " (pulsar:// and http:// are without TLS), or demand a certificate of the client"
         )
     reason = error.reason or ""
     other = "client" if host is None else "server"
@@ -403,11 +409,18 @@ class TlsServer:
         self.turn = trio.Lock()
         self._scratch = memoryview(bytearray(_CHUNK_BYTES))
 
-    async def accept(self, stream: Stream, timeout_s: float = HANDSHAKE_S) -> TlsStream:
-        """Return the stream after the handshake.  Raise TlsError or ConnectionLostError."""
-        return await _shake(
-            TlsStream(stream, self.contexts.get(), self._scratch), timeout_s, self.turn
-        )
+    async def accept(
+        self,
+        stream: Stream,
+        timeout_s: float = HANDSHAKE_S,
+        answer_plain: Callable[[bytes], bytes] = lambda _first: b"",
+    ) -> TlsStream:
+        """Return the stream after the handshake.  Raise TlsError or ConnectionLostError.
+
+        A client that speaks no TLS gets what `answer_plain` returns for its first bytes.
+        """
+        tls = TlsStream(stream, self.contexts.get(), self._scratch, answer_plain=answer_plain)
+        return await _shake(tls, timeout_s, self.turn)
 
 
 class TlsClient:

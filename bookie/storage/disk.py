@@ -55,6 +55,7 @@ _SMALL_BYTES = 64 << 10
 _ZEROS_BYTES = 4 << 20
 _IOV_MAX = 1024  # buffers that one system call takes (Linux)
 _LONG_BYTES = 256 << 10
+_PRIVATE, _SHARED = 0o700, 0o777  # modes of directories; the umask of the process takes from them
 _READ_BUFFER_BYTES = (4 << 20) + 3 * BLOCK_BYTES  # for any offset, with room for the alignment
 
 
@@ -99,7 +100,11 @@ class Disk(Protocol):
     """The disks of a host."""
 
     async def make_directory(self, path: str) -> None:
-        """Create the directory and its parents, unless they exist."""
+        """Create the directory and its parents, unless they exist.
+
+        Only its owner can enter a new directory.  The modes of parents, and of a directory that
+        exists, are those that the operator wants.
+        """
         ...
 
     async def list_directory(self, path: str) -> list[str]:
@@ -481,11 +486,11 @@ def _replace_file(path: str, content: bytes) -> None:
     _sync_directory(os.path.dirname(path))
 
 
-def _make_directory(path: Path) -> None:
+def _make_directory(path: Path, mode: int = _PRIVATE) -> None:
     if path.is_dir():
         return
-    _make_directory(path.parent)
-    path.mkdir(exist_ok=True)
+    _make_directory(path.parent, _SHARED)
+    path.mkdir(mode, exist_ok=True)
     _sync_directory(str(path.parent))
 
 

@@ -88,7 +88,22 @@ async def _revoke_on_namespace(call: OpsCall) -> None:
 
 
 async def _of_topic(call: OpsCall) -> object:
-    return (await _grants(call)).on_topic(call.topic)
+    found = await _grants(call)
+    # A right that was granted on a topic that is gone is shown, so that it can be revoked.
+    if call.topic.full not in found.of_topics:
+        await _check_topic(call)
+    return found.on_topic(call.topic)
+
+
+async def _check_topic(call: OpsCall) -> None:
+    """Raise NotFoundError if the topic does not exist, as Pulsar does.
+
+    A non-persistent topic without partitions may be served by any broker.
+    """
+    topic, policies = call.topic, call.parts.policies
+    of_partition = 0 <= topic.partition < await policies.partitions(topic.base)
+    if topic.persistent and not of_partition:
+        await call.parts.check_exists(topic)
 
 
 async def _names(call: OpsCall) -> list[str]:
@@ -100,6 +115,7 @@ async def _names(call: OpsCall) -> list[str]:
 
 async def _grant_on_topic(call: OpsCall) -> None:
     role, actions, names = _role(call), await _actions(call), await _names(call)
+    await _check_topic(call)
     await _change(call, partial(grants.grant_on_topics, topics=names, role=role, actions=actions))
 
 

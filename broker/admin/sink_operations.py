@@ -75,6 +75,7 @@ class SinkView(msgspec.Struct, rename="camel"):
     once: bool
     partitions: list[PartitionView]
     abandoned: list[str]
+    role: str  # for which it counts
 
 
 class CommittedView(msgspec.Struct, rename="camel"):
@@ -86,7 +87,7 @@ class CommittedView(msgspec.Struct, rename="camel"):
 class SinkOperations:
     """`allowed` returns True if all brokers of the cluster can apply batches.
 
-    With `by_role` the attempts of each role are limited.
+    With `by_role` the attempts and the sinks of each role are limited.
     """
 
     def __init__(
@@ -167,8 +168,10 @@ class SinkOperations:
             partitions = _partitions(body)
         self._check_allowed()
         url = self._url_tls if encrypted else self._url
-        caller = CALLER.get() if self._by_role else None
-        role = "" if caller is None else caller.role
+        role = self._role()
+        if role:
+            with translated(name):
+                await self.sinks.reserve(name, role)
         share = await self._attempts.begin(
             name, body.query_id, body.batch_id, partitions, role=role
         )
@@ -190,18 +193,23 @@ class SinkOperations:
     async def commit(self, name: str, body: BatchBody) -> CommittedView:
         self._check_allowed()
         with translated(name):
-            done = await self.sinks.commit(name, _batch(body), self._admit)
+            done = await self.sinks.commit(name, _batch(body), self._admit, role=self._role())
             return CommittedView(done.outcome, done.warning, await self._view(done.sink))
 
     async def abort(self, name: str, body: BatchBody) -> dict[str, list[str]]:
         shares = _shares(body)
         refs = [share for share in shares if share is not None]
         with translated(name):
-            gone, kept = await self.sinks.abandon(name, refs)
+            gone, kept = await self.sinks.abandon(name, refs, role=self._role())
         return {
             "abandoned": [share.attempt for share in gone],
             "kept": [share.attempt for share in kept],
         }
+
+    def _role(self) -> str:
+        """Return the role whose sinks are counted; "" without authorization."""
+        caller = CALLER.get() if self._by_role else None
+        return "" if caller is None else caller.role
 
     def _check_allowed(self) -> None:
         if not self._allowed():
@@ -395,6 +403,7 @@ class SinkOperations:
             record.once,
             partitions,
             sorted(record.abandoned),
+            record.role,
         )
 
 

@@ -21,6 +21,7 @@ import trio
 
 from daybook.broker.errors import NotAllowedError, UnavailableError
 from daybook.broker.namespaces import records
+from daybook.broker.namespaces.system_topics import is_system
 from daybook.broker.protocol.patterns import TopicPattern
 from daybook.broker.protocol.topic_watchers import TopicList
 from daybook.managed_ledger.records import log_path
@@ -29,18 +30,6 @@ from daybook.wire.logging import Log
 from daybook.wire.metadata.store import MetadataError, MetadataStore, Watch
 from daybook.wire.topics import TopicName, url_decode
 
-_SYSTEM = frozenset(
-    {
-        "__change_events",
-        "__transaction_buffer_snapshot",
-        "__transaction_buffer_snapshot_indexes",
-        "__transaction_buffer_snapshot_segments",
-        "transaction_coordinator_assign",
-    }
-)
-_SYSTEM_PREFIX = "__transaction_log_"
-_SYSTEM_SUFFIX = "__transaction_pending_ack"
-
 _FILTERED_MAX = 1_000  # expressions that are followed, on one broker
 _INTERVAL_S = 0.1  # between two reads of a namespace that changes all the time
 _SHARE = 10  # a namespace is read for at most one part in so many of the time
@@ -48,12 +37,6 @@ _LINGER_S = 30.0  # so long a namespace is watched after its last follower has l
 _RETRY_S = 1.0
 _AT_ONCE = 32  # records that are read
 _NAMES_PER_TURN = 200  # an expression is applied to so many; then other tasks run
-
-
-def is_system(name: TopicName) -> bool:
-    """Return True for a topic that a Pulsar broker keeps for itself."""
-    local = name.base.local
-    return local in _SYSTEM or local.startswith(_SYSTEM_PREFIX) or local.endswith(_SYSTEM_SUFFIX)
 
 
 async def without_system(names: Iterable[str]) -> list[str]:

@@ -4,6 +4,9 @@
     admin of the tenant   everything in the tenant
     other roles           what the policies of the namespace grant, in Pulsar's format
 
+Only a super user publishes to the topics that Pulsar's brokers keep for themselves, because brokers
+believe what is in there.
+
 A refusal names the right that lacks, the role and the object.
 """
 
@@ -15,6 +18,7 @@ from daybook.broker.errors import AuthorizationError, BrokerError, UnavailableEr
 from daybook.broker.namespaces import records
 from daybook.broker.namespaces.policies import MetadataCache, Policies
 from daybook.broker.namespaces.records import TenantInfo
+from daybook.broker.namespaces.system_topics import is_system
 from daybook.broker.security.grants import CONSUME, PRODUCE, Grants, parse
 from daybook.broker.security.identity import Caller
 from daybook.broker.security.rights import ON_TOPICS, Right
@@ -107,6 +111,8 @@ class Authorization:
             self._check_broker(caller)
             return
         right = ON_TOPICS.get(right, right)
+        if right is Right.PRODUCE and target.topic is not None and is_system(target.topic):
+            right = Right.SUPER_USER
         for role in caller.roles:
             if not await self._may(role, right, target):
                 raise AuthorizationError(

@@ -5,6 +5,7 @@ do not notice.  An error in one connection ends only that connection.  A TLS han
 task of its connection, so a silent peer blocks nobody.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Container
 from contextlib import suppress
 from functools import partial
@@ -33,6 +34,21 @@ Returns why the role may not have one more connection, or ""."""
 def no_limits(_role: str) -> str:
     """Let every role have a connection."""
     return ""
+
+
+_PLAIN = "this port of the broker speaks TLS only: begin the service URL with pulsar+ssl://"
+_HTTP_REQUEST = re.compile(rb"[A-Z]+ [/*]")
+
+
+def _answer_plain(first: bytes) -> bytes:
+    """Return the answer to a client that speaks no TLS on a port that demands it."""
+    if _HTTP_REQUEST.match(first):
+        body = f"{_PLAIN}; the administration has other ports\n".encode()
+        head = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n"
+        return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    # Pulsar's clients give up on this error, and show the text.
+    error = pb.CommandError(request_id=NO_ID, error=pb.NotAllowedError, message=_PLAIN)
+    return encode(error)
 
 
 class ClientPort:
@@ -174,7 +190,7 @@ class ClientPort:
     async def _shake(self, stream: Stream, tls: TlsServer, place: Place) -> Stream:
         """Return the stream after its TLS handshake.  Raise ConnectionLostError."""
         try:
-            encrypted = await tls.accept(stream, self._handshake_s)
+            encrypted = await tls.accept(stream, self._handshake_s, _answer_plain)
         except ConnectionLostError as error:
             self.handshakes_failed += 1
             self._limited_log.info(

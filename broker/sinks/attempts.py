@@ -107,7 +107,7 @@ class StagingAttempts:
             raise PreconditionError("a batch needs the id of its query and a number from 0 on")
         self._check_room(role)
         self._beginning.append(role)
-        owner = SinkLedger(sink, self._new_id(), query_id, batch_id)
+        owner = SinkLedger(sink, self._new_id(), query_id, batch_id, role)
         try:
             writer = await self._ledgers.create(owner, await self._quorums())
         except (LedgerError, MetadataError) as error:

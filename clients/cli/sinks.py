@@ -11,7 +11,7 @@ from daybook.clients.cli.output import write_record, write_rows
 from daybook.clients.python.admin import Admin
 from daybook.wire.topics import url_encode
 
-_LISTED = ("sink", "state", "batch", "rows", "partitions", "query", "checkpoint")
+_LISTED = ("sink", "state", "batch", "rows", "partitions", "query", "checkpoint", "role")
 _PARTITIONS = ("topic", "state", "next sequence", "reason")
 _ROOT = "/admin/v2/daybook/sinks"
 _WAIT_S = "10"
@@ -44,6 +44,7 @@ def list_(admin_url: str, output: OutputFormat) -> None:
             "partitions": len(each["partitions"]),
             "query": each["queryId"],
             "checkpoint": each["checkpoint"],
+            "role": each.get("role", ""),  # Brokers of an older release do not tell it.
         }
         for each in found
     ]

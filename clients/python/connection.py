@@ -16,16 +16,18 @@ from google.protobuf.message import Message
 
 from daybook.clients.python.credentials import NOBODY, Credentials
 from daybook.clients.python.errors import (
+    BrokerError,
     ConnectionLostError,
     CredentialsError,
     RequestTimedOutError,
+    TlsError,
     WrongProtocolError,
     refusal,
 )
 from daybook.clients.python.limits import ClientLimits
 from daybook.wire import errors as wire_errors
 from daybook.wire.connection import FrameConnection
-from daybook.wire.errors import WireError
+from daybook.wire.errors import SpeaksTlsError, WireError
 from daybook.wire.messages.client import SendReceipt
 from daybook.wire.messages.consumer import Delivery
 from daybook.wire.messages.registry import (
@@ -226,14 +228,17 @@ class BrokerConnection:
                     self._dispatch(decode_frame(frame))
         except WireError as error:
             if self._greeting.value is None:
-                self._greeting.give(
-                    WrongProtocolError(
-                        f"{self.peer} is not the service port of a broker: it answers in another"
-                        " protocol.  A service URL names the binary port (6650), not HTTP, a"
-                        " bookie or ZooKeeper"
-                    )
-                )
+                self._greeting.give(self._other_protocol(error))
             self._frames.close(f"the broker sent nonsense: {error}")
+
+    def _other_protocol(self, error: WireError) -> BrokerError:
+        """Return the error for an answer to the greeting that is none."""
+        if isinstance(error, SpeaksTlsError):
+            return TlsError(f"{self.peer} is a port with TLS: begin the URL with pulsar+ssl://")
+        return WrongProtocolError(
+            f"{self.peer} is not the service port of a broker: it answers in another protocol.  A"
+            " service URL names the binary port (6650), not HTTP, a bookie or ZooKeeper"
+        )
 
     async def _keep_alive(self) -> None:
         """Close the connection when the broker is silent.
@@ -270,6 +275,8 @@ class BrokerConnection:
         if self._greeting.value is None:
             # ZooKeeper and TLS servers close like this on bytes that they do not understand.
             advice = ", before any greeting: is that the service port of a broker?"
+            if not self._frames.encrypted:
+                advice += " If it is a port with TLS, begin the URL with pulsar+ssl://"
             self._greeting.give(ConnectionLostError(f"{reason}{advice}"))
         for answer in self._answers.values():
             if answer.value is None:

@@ -17,12 +17,13 @@ from daybook.clients.python.errors import (
     WrongProtocolError,
 )
 from daybook.wire.errors import ConnectionLostError as StreamLostError
-from daybook.wire.errors import TlsRefusedError
+from daybook.wire.errors import NotTlsError, TlsRefusedError
 from daybook.wire.transport import Network, Stream
 
 _BODY_BYTES_MAX = 64 << 20
 _RECEIVE_BYTES = 1 << 16
 _HTTP = b"HTTP/"
+_TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # how a server begins that speaks TLS
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,10 @@ async def http_request(
     with trio.move_on_after(timeout_s):
         try:
             stream = await network.connect(host, port)
+        except NotTlsError as error:
+            raise TlsError(
+                f"{where} does not speak TLS: connect to its TLS port, or begin the URL with http://"
+            ) from error
         except TlsRefusedError as error:
             raise TlsError(str(error)) from error
         except StreamLostError as error:
@@ -119,7 +124,7 @@ async def _receive(stream: Stream, where: str, connection: h11.Connection) -> Ht
             elif count == 0 and not head:
                 raise StreamLostError(
                     "the server closed the connection before any answer: is that the HTTP port of a"
-                    " broker?"
+                    " broker, and is it without TLS (http://) or with TLS (https://)?"
                 )
             else:
                 if len(head) < len(_HTTP):
@@ -140,6 +145,8 @@ async def _receive(stream: Stream, where: str, connection: h11.Connection) -> Ht
 
 
 def _check_http(where: str, head: bytes) -> None:
+    if head[:2] in _TLS_RECORDS:
+        raise TlsError(f"{where} is a port with TLS: begin the URL with https://")
     length = min(len(head), len(_HTTP))
     if head[:length] != _HTTP[:length]:
         raise WrongProtocolError(

@@ -22,7 +22,7 @@ from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.tls import is_encrypted
 from daybook.wire.arena import ArenaPool
 from daybook.wire.connection import FrameConnection
-from daybook.wire.errors import ConnectionLostError, TlsRefusedError
+from daybook.wire.errors import ConnectionLostError, NotTlsError, TlsRefusedError
 from daybook.wire.outbox import Flusher
 from daybook.wire.transport import Network, Stream
 
@@ -171,6 +171,11 @@ class ConnectionPool:
         with trio.move_on_after(self._limits.connect_timeout_s):
             try:
                 stream = await self._network.connect(host, port)
+            except NotTlsError as error:
+                raise TlsError(
+                    f"{host}:{port} does not speak TLS: connect to its TLS port, or begin the URL"
+                    " with pulsar://"
+                ) from error
             except TlsRefusedError as error:
                 raise TlsError(str(error)) from error
             except ConnectionLostError as error:

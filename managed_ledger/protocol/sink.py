@@ -106,6 +106,7 @@ class SinkRecord:
     once: bool = False  # the name is used for one batch
     partitions: Mapping[str, SinkPartition] = field(default_factory=dict[str, SinkPartition])
     abandoned: frozenset[str] = frozenset()
+    role: str = ""  # the role that used the name first; its number of sinks is limited
 
     @property
     def unapplied(self) -> bool:
@@ -287,7 +288,7 @@ class SinkRecord:
                 " cannot be forgotten: wait, or use `daybook sinks roll-forward` or `resolve`"
             )
         assert sink_id != self.sink_id
-        return SinkRecord(sink_id, abandoned=self.abandoned)
+        return SinkRecord(sink_id, abandoned=self.abandoned, role=self.role)
 
     def move(self, checkpoint: str) -> "SinkRecord":
         """Return the record for the same query with another checkpoint path."""

@@ -12,7 +12,6 @@ from daybook.managed_ledger.records import tree_of
 from daybook.managed_ledger.sinks.commit import ShareRef, Sinks
 from daybook.managed_ledger.sinks.errors import SinkError
 from daybook.managed_ledger.sinks.ledgers import sink_ledger_of
-from daybook.managed_ledger.sinks.record import record_path
 from daybook.wire.clock import WallClock
 from daybook.wire.metadata.store import NoRecordError, OutcomeUnknownError, VersionConflictError
 
@@ -35,7 +34,7 @@ class StagingCleaner:
             return False
         age_ms = self._clock.now_ms() - created_ms
         try:
-            found = await self._sinks.find_or_create(owner.sink)
+            found = await self._sinks.find_or_create(owner.sink, owner.role)
             record = found.record
             # After the batch is APPLIED, what its manifest names is deleted before the manifest.
             if record.state is SinkState.APPLIED:
@@ -57,7 +56,7 @@ class StagingCleaner:
         if found.record.state is SinkState.APPLIED and not await self._sinks.clean(found):
             return False
         try:
-            await self._sinks.store.delete(record_path(name), found.version)
+            await self._sinks.delete_record(found)
         except (VersionConflictError, NoRecordError, OutcomeUnknownError):
             return False  # Somebody uses it; or the next pass will know.
         return True

@@ -44,6 +44,7 @@ from daybook.managed_ledger.sinks.record import (
     decode_record,
     encode_pending,
     encode_record,
+    of_role_path,
     pending_batches,
     pending_path,
     pending_root,
@@ -70,11 +71,12 @@ from daybook.wire.metadata.store import (
     request_bytes,
 )
 from daybook.wire.metadata.update import update
-from daybook.wire.topics import TopicName, url_decode
+from daybook.wire.topics import TopicName, url_decode, url_encode
 
 _ATTEMPTS = 16  # Each lost race is a write of another host; so many in a row are a mistake.
 _AT_ONCE = 16
 SINKS_MAX = 20_000  # With more, the names of all would not fit into one answer of ZooKeeper.
+ROLE_SINKS_MAX = SINKS_MAX // 4
 _TOPICS_MAX = 8  # The record of an empty first batch names so many.
 _T = TypeVar("_T")
 _CONFLICTS = (VersionConflictError, NoRecordError, RecordExistsError)
@@ -161,6 +163,7 @@ class Sinks:
         self.ledgers = ledgers
         self._rng = rng
         self._quorums = quorums
+        self._reserving = trio.Lock()  # Requests at the same time must not exceed a limit together.
 
     def new_id(self) -> str:
         return f"{self._rng.getrandbits(128):032x}"
@@ -175,16 +178,62 @@ class Sinks:
         record = await self.store.get_newest(record_path(name))
         return None if record is None else _stored(name, record)
 
-    async def find_or_create(self, name: str) -> StoredSink:
+    async def find_or_create(self, name: str, role: str = "") -> StoredSink:
+        """Return a sink.  A new one counts for the role, if one is named."""
         path = record_path(name)
         while True:
             found = await self.find(name)
             if found is not None:
                 return found
             # The record of a sink that nobody has: a commit always replaces a record.
-            value = encode_record(SinkRecord(self.new_id()))
+            value = encode_record(SinkRecord(self.new_id(), role=role))
             with suppress(RecordExistsError, OutcomeUnknownError):  # The next look decides.
-                await self.store.create(path, value, make_parents=True)
+                if role:
+                    await self._create_counted(path, value, of_role_path(role))
+                else:
+                    await self.store.create(path, value, make_parents=True)
+
+    async def _create_counted(self, path: str, value: bytes, of_role: str) -> None:
+        """Create a record and the node that counts it."""
+        counted = f"{of_role}/{path.rpartition('/')[2]}"
+        for parent in (ROOT, of_role):
+            if await self.store.get(parent) is None:
+                with suppress(RecordExistsError):
+                    await self.store.create(parent, b"", make_parents=True)
+        # Somebody may have deleted a record by hand, and left the node that counts it.
+        known = await self.store.get_newest(counted) is not None
+        count: Operation = Check(counted, ANY) if known else Create(counted, b"")
+        with suppress(NoRecordError):  # Somebody has just deleted the last node of the role.
+            await self.store.multi([Create(path, value), count])
+
+    async def reserve(self, name: str, role: str) -> None:
+        """Create the record of a sink that has none, if the role may have one more.
+
+        This is done before a first batch is staged.  Otherwise a role could take any number of
+        names by staging that it gives up, because the cleaner needs a record for each of them.
+        Raise SinkRefusedError, MetadataError.
+        """
+        async with self._reserving:
+            if await self.find(name) is None:
+                await self._check_number(role)
+                await self.find_or_create(name, role)
+
+    async def delete_record(self, stored: StoredSink) -> None:
+        """Delete a record, and the node that counts it.
+
+        Raise VersionConflictError, NoRecordError, OutcomeUnknownError.
+        """
+        path, role = record_path(stored.name), stored.record.role
+        delete = Delete(path, stored.version)
+        if not role:
+            await self.store.delete(path, stored.version)
+            return
+        of_role = of_role_path(role)
+        counted = f"{of_role}/{url_encode(stored.name)}"
+        known = await self.store.get_newest(counted) is not None
+        await self.store.multi([delete, Delete(counted, ANY)] if known else [delete])
+        with suppress(NoRecordError, NotEmptyError, OutcomeUnknownError):
+            await self.store.delete(of_role, ANY)
 
     async def pending_of(self, topic: str) -> dict[str, PendingBatch]:
         """Return the pending nodes of a topic partition, by sink id; they may be a little old."""
@@ -218,16 +267,18 @@ class Sinks:
 
     # -- commit
 
-    async def commit(self, name: str, batch: Batch, admit: Admit) -> Committed:
-        """Commit a batch.
+    async def commit(self, name: str, batch: Batch, admit: Admit, *, role: str = "") -> Committed:
+        """Commit a batch.  A new sink counts for the role, if one is named.
 
         Raise SinkRefusedError, StagingLostError, SinkCorruptError, or an error of `admit`.
         """
         wanted = batch.to_commit
         for _ in range(_ATTEMPTS):
             if await self.find(name) is None:
-                await self._check_new(name, batch)
-            stored = await self.find_or_create(name)
+                await self._check_new(name, batch, role)
+                if role:
+                    await self.reserve(name, role)
+            stored = await self.find_or_create(name, role)
             match stored.record.judge(wanted):
                 case Verdict.DONE:
                     return Committed("done", stored)
@@ -247,19 +298,31 @@ class Sinks:
             " or ledgers change all the time; try again"
         )
 
-    async def _check_new(self, name: str, batch: Batch) -> None:
+    async def _check_new(self, name: str, batch: Batch, role: str) -> None:
         """Refuse the first batch of a sink before it gets a record, which would stay."""
+        await self._check_number(role)
+        try:
+            await self._read_ends(name, batch)
+        except StagingLostError:
+            if await self.find(name) is None:
+                raise  # Otherwise somebody has just committed, and the record tells what.
+
+    async def _check_number(self, role: str) -> None:
+        """Raise SinkRefusedError if there are too many sinks, or too many of the role."""
+        if role:
+            own = await self.store.get_newest(of_role_path(role))
+            if own is not None and own.stat.children_count >= ROLE_SINKS_MAX:
+                raise SinkRefusedError(
+                    f"the role {role!r} has {ROLE_SINKS_MAX} sinks, which is the limit for one"
+                    " role: use a sink that is there, or let an administrator free those that are"
+                    " not needed with `daybook sinks forget`; they count for a week after that"
+                )
         root = await self.store.get(ROOT)
         if root is not None and root.stat.children_count >= SINKS_MAX:
             raise SinkRefusedError(
                 f"there are {SINKS_MAX} sinks, which is the limit: the sinks of batch jobs are"
                 " removed a week after their batch, and others a week after `daybook sinks forget`"
             )
-        try:
-            await self._read_ends(name, batch)
-        except StagingLostError:
-            if await self.find(name) is None:
-                raise  # Otherwise somebody has just committed, and the record tells what.
 
     async def _read_ends(self, name: str, batch: Batch) -> list[tuple[int, StagingEnd]]:
         """Return what the staging ledgers say, in the order of the tasks."""
@@ -300,7 +363,8 @@ class Sinks:
         entries = manifest.entries
         ledger_id, attempt = -1, f"manifest-{self.new_id()}"
         if entries:
-            owner = SinkLedger(name, attempt, batch.source.query_id, batch.batch_id)
+            source = batch.source
+            owner = SinkLedger(name, attempt, source.query_id, batch.batch_id, record.role)
             ledger_id = await self.ledgers.write(owner, await self._quorums(), pieces)
         following = record.commit(
             wanted,
@@ -392,9 +456,11 @@ class Sinks:
     # -- abandon
 
     async def abandon(
-        self, name: str, shares: Sequence[ShareRef]
+        self, name: str, shares: Sequence[ShareRef], *, role: str = ""
     ) -> tuple[list[ShareRef], list[ShareRef]]:
         """Give staging up and delete it; return what was given up, and what is kept.
+
+        A record that has to be made counts for the role that gives the staging up.
 
         Attempts that a committed batch names are kept.  An attempt is deleted only after its name
         is in the record, where it stays till then.  Without record and ledgers nothing is stored.
@@ -403,7 +469,7 @@ class Sinks:
             return list(shares), []
         named = frozenset[str]()
         while True:
-            stored = await self.find_or_create(name)
+            stored = await self.find_or_create(name, role)
             if stored.record.unapplied:
                 named = (await self.read_manifest(stored)).attempts
             following = stored.record.abandon([share.attempt for share in shares], named)

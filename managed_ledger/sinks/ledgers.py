@@ -21,6 +21,7 @@ SINK = "daybook/sink"
 ATTEMPT = "daybook/attempt"
 QUERY = "daybook/query"
 BATCH = "daybook/batch"
+ROLE = "daybook/role"
 _OURS = {"application": b"daybook", "component": b"sink"}
 _READ_BYTES = 4 << 20
 
@@ -33,6 +34,7 @@ class SinkLedger:
     attempt: str
     query_id: str
     batch_id: int
+    role: str = ""  # the role that stages it; without authorization there is none
 
     def custom(self, tree: str | None) -> dict[str, bytes]:
         custom = {
@@ -44,6 +46,8 @@ class SinkLedger:
         }
         if tree is not None:
             custom[TREE] = tree.encode()
+        if self.role:
+            custom[ROLE] = self.role.encode()
         return custom
 
 
@@ -57,6 +61,7 @@ def sink_ledger_of(custom: Mapping[str, bytes]) -> SinkLedger | None:
             custom[ATTEMPT].decode(),
             custom[QUERY].decode(),
             int(custom[BATCH]),
+            custom.get(ROLE, b"").decode(),
         )
     except (KeyError, ValueError):  # also a UnicodeDecodeError
         return None

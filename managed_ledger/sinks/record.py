@@ -3,13 +3,16 @@
     /daybook/sinks/<name>                                   the sink: `protocol.sink.SinkRecord`
     /daybook/sinks-pending/<topic partition>/<sink id>-<batch id>
                                                             its batch that is not applied there yet
+    /daybook/sinks-of-roles/<digest of the role>/<name>     counts a sink for the role that made it
 
 Names are URL-encoded.  The pending nodes of a batch are created with the COMMITTED record in one
 transaction, and deleted with the APPLIED one.  The owner of the topic partition marks its node when
-the last entry of its share is durable.
+the last entry of its share is durable.  With authorization the record of a sink is created and
+deleted in one transaction with the node that counts it.
 """
 
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import TypeVar
 
 import msgspec
@@ -29,6 +32,7 @@ from daybook.wire.topics import url_encode
 
 ROOT = "/daybook/sinks"
 PENDING = "/daybook/sinks-pending"
+OF_ROLES = "/daybook/sinks-of-roles"
 VERSION = 1
 _NAME_BYTES_MAX = 512
 _NO_SOURCE = ""
@@ -62,6 +66,7 @@ class _Record(msgspec.Struct, rename="camel"):
     once: bool
     partitions: dict[str, _Partition]
     abandoned: list[str]
+    role: str | msgspec.UnsetType = msgspec.UNSET  # without authorization there is none
 
 
 class PendingBatch(msgspec.Struct, rename="camel", frozen=True):
@@ -113,6 +118,14 @@ def pending_path(topic: str, sink_id: str, batch_id: int) -> str:
     return f"{pending_root(topic)}/{sink_id}-{batch_id}"
 
 
+def of_role_path(role: str) -> str:
+    """Return the path whose children are the sinks that a role has made.
+
+    It has the digest of the role, because a role may be a name that no path may have.
+    """
+    return f"{OF_ROLES}/{sha256(role.encode()).hexdigest()[:32]}"
+
+
 def sink_id_of(node: str) -> str:
     """Return the sink id in the name of a pending node."""
     return node.rpartition("-")[0]
@@ -139,6 +152,7 @@ def encode_record(record: SinkRecord) -> bytes:
             for topic, p in sorted(record.partitions.items())
         },
         abandoned=sorted(record.abandoned),
+        role=record.role or msgspec.UNSET,
     )
     value = msgspec.json.encode(stored)
     if len(value) > VALUE_BYTES_MAX:
@@ -169,6 +183,7 @@ def decode_record(value: bytes, name: str) -> SinkRecord:
             for topic, p in stored.partitions.items()
         },
         abandoned=frozenset(stored.abandoned),
+        role="" if stored.role is msgspec.UNSET else stored.role,
     )
 
 

@@ -40,6 +40,7 @@ from daybook.managed_ledger.sinks.record import (
     decode_record,
     encode_pending,
     encode_record,
+    of_role_path,
     pending_batches,
     pending_path,
     record_path,
@@ -100,6 +101,7 @@ STAGED = staged_entry(
 
 STORED: dict[str, bytes] = {
     "record.json": encode_record(RECORD),
+    "record_of_role.json": encode_record(replace(RECORD, role="alice")),
     "pending.json": encode_pending(PENDING),
     "staging_end.json": encode_end(END),
     "manifest.json": b"".join(encode_manifest(MANIFEST)[0]),
@@ -118,6 +120,8 @@ def test_todays_code_reads_the_golden_bytes() -> None:
         return (GOLDEN / name).read_bytes().rstrip(b"\n")
 
     assert decode_record(golden("record.json"), "orders") == RECORD
+    of_role = replace(RECORD, role="alice")
+    assert decode_record(golden("record_of_role.json"), "orders") == of_role
     assert decode_pending(golden("pending.json"), "path") == PENDING
     assert decode_end(memoryview(golden("staging_end.json")), 21) == END
     _, checksum = encode_manifest(MANIFEST)
@@ -156,6 +160,8 @@ def test_a_newer_version_is_refused() -> None:
 
 def test_names_and_paths() -> None:
     assert record_path("a/b") == "/daybook/sinks/a%2Fb"
+    digest = "2bd806c97f0e00af1a1fc3328fa763a9"  # printf %s alice | sha256sum
+    assert of_role_path("alice") == f"/daybook/sinks-of-roles/{digest}"
     assert pending_path(P0, ID, 7).endswith(f"t-partition-0/{ID}-7")
     assert sink_id_of(f"{ID}-7") == ID
     for name in ("", " ", ".", "..", "x" * 513):

@@ -10,6 +10,7 @@ _TOPICS = "daybook.broker.topics.topics"
 _BY_TABLE = "tests:tests/managed_ledger/test_sink_protocol.py"
 _BY_FORMATS = "tests:tests/managed_ledger/test_sink_formats.py"
 _BY_BATCHES = "tests:tests/broker/sinks/test_batches.py"
+_BY_LIMITS = "tests:tests/broker/sinks/test_limits.py"
 _BY_BLOCKED = "tests:tests/broker/sinks/test_blocked.py"
 _BY_FAULTS = "tests:tests/broker/sinks/test_faults.py"
 # In the simulator, whose audit checks X1 to X5 at each step.
@@ -375,5 +376,37 @@ MUTANTS = [
         name="SinkRecord.mark_applied",
         replacement=Edit("not set(self.in_batch) <= set(marked)", "not marked"),
         caught_by=f"{_BY_STORIES} -k one_partition",
+    ),
+    Mutant(
+        id="SK41",
+        rule="a role has a quarter of all sinks -> all of them",
+        module=_COMMIT,
+        name="Sinks._check_number",
+        replacement=Edit("own.stat.children_count >= ROLE_SINKS_MAX", "False"),
+        caught_by=f"{_BY_LIMITS} -k quarter_of_all_sinks",
+    ),
+    Mutant(
+        id="SK42",
+        rule="a name counts for a role when staging begins -> when a batch is committed",
+        module="daybook.broker.admin.sink_operations",
+        name="SinkOperations.begin",
+        replacement=Edit("if role:", "if False:"),
+        caught_by=f"{_BY_LIMITS} -k quarter_of_all_sinks",
+    ),
+    Mutant(
+        id="SK43",
+        rule="requests at the same time do not exceed the number of a role -> they do",
+        module=_COMMIT,
+        name="Sinks.reserve",
+        replacement=Edit("async with self._reserving:", "if True:"),
+        caught_by=f"{_BY_LIMITS} -k at_the_same_time",
+    ),
+    Mutant(
+        id="SK44",
+        rule="a record that the cleaner makes counts for the role -> for nobody",
+        module=_COMMIT,
+        name="Sinks.find_or_create",
+        replacement=Edit("if role:", "if False:"),
+        caught_by=f"{_BY_LIMITS} -k removed_record",
     ),
 ]

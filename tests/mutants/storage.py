@@ -339,4 +339,12 @@ MUTANTS = [
         ),
         caught_by=_CRASHES,
     ),
+    Mutant(
+        id="BS50",
+        rule="only its owner enters a new directory of a bookie -> everybody does",
+        module="daybook.bookie.storage.disk",
+        name="_make_directory",
+        replacement=Edit("path.mkdir(mode, exist_ok=True)", "path.mkdir(exist_ok=True)"),
+        caught_by=f"{_STORAGE}/test_disk.py -k only_its_owner",
+    ),
 ]

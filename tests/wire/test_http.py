@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from daybook.wire import http
 from daybook.wire.clock import SystemClock
 from daybook.wire.errors import TlsError
-from daybook.wire.http import CutClients, HttpPort
+from daybook.wire.http import SAYS_HTTPS, CutClients, HttpPort
 from daybook.wire.logging import silent_log
 from daybook.wire.tls import TlsServer
 from daybook.wire.tls_files import ReloadedContext, server_context
@@ -184,7 +184,9 @@ async def test_https_beside_http_with_one_bound(tmp_path: Path) -> None:
             assert port.connections == plain.connections <= 5
             async with await connect(port) as stream:
                 await stream.send_all(GET % b"ok")
-                assert b"HTTP/1.1" not in await rest(stream)
+                head, _, body = (await rest(stream)).partition(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 400 ")
+                assert body == SAYS_HTTPS
             while not any("speaks HTTP without TLS" in each for each in failed):  # noqa: ASYNC110
                 await trio.sleep(0.01)
             assert silent

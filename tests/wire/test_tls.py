@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from daybook.wire.arena import ArenaPool
 from daybook.wire.clock import SystemClock
 from daybook.wire.connection import FrameConnection
-from daybook.wire.errors import ConnectionLostError, NotTlsError, OversizeError, TlsError
+from daybook.wire.errors import ConnectionLostError, NotTlsError, SpeaksTlsError, TlsError
 from daybook.wire.logging import silent_log
 from daybook.wire.outbox import Flusher
 from daybook.wire.tcp import TcpNetwork
@@ -434,6 +434,21 @@ async def test_plain_text_on_a_port_of_tls_is_named(parties: Parties) -> None:
             await parties.server().accept(there)
 
 
+async def test_a_client_without_tls_gets_an_answer(parties: Parties) -> None:
+    here, there = pipe()
+    seen: list[bytes] = []
+
+    def answer(first: bytes) -> bytes:
+        seen.append(first)
+        return b"use TLS"
+
+    there.inbox += b"GET /" + bytes(100)
+    with pytest.raises(NotTlsError):
+        await parties.server().accept(there, answer_plain=answer)
+    assert seen == [b"GET /" + bytes(11)]
+    assert bytes(here.inbox) == b"use TLS"
+
+
 async def test_a_server_without_tls_is_named(parties: Parties) -> None:
     here, _ = pipe()
     here.inbox += b"\0\0\0\x08\0\0\0\x04\x08\x12\x01"
@@ -448,7 +463,7 @@ async def test_tls_on_a_port_without_it_is_named(parties: Parties) -> None:
         reader = FrameConnection(
             there, arenas=ArenaPool(), flusher=Flusher(), frame_bytes_max=1 << 20
         )
-        with pytest.raises(OversizeError, match="the peer speaks TLS to a port that does not"):
+        with pytest.raises(SpeaksTlsError, match="speaks TLS to a port without it: connect with"):
             await reader.receive()
         nursery.cancel_scope.cancel()
 

@@ -140,6 +140,21 @@ class TestSimulatedDisk(DiskSuite):
         return "root"
 
 
+async def test_only_its_owner_enters_a_new_directory(tmp_path: Path) -> None:
+    disk = FileDisk()
+    old, new = tmp_path / "old", tmp_path / "parent" / "new"
+    before = os.umask(0o022)
+    try:
+        old.mkdir()
+        for path in (old, new, new / "log"):
+            await disk.make_directory(str(path))
+            await disk.make_directory(str(path))
+    finally:
+        os.umask(before)
+    modes = [path.stat().st_mode & 0o777 for path in (old, new.parent, new, new / "log")]
+    assert modes == [0o755, 0o755, 0o700, 0o700]
+
+
 async def test_a_loss_of_power_keeps_what_was_promised_and_anything_of_the_rest() -> None:
     outcomes: set[bytes] = set()
     for seed in range(60):

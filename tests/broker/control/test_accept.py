@@ -10,7 +10,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from daybook.broker.ownership.peers import greeting, why_not_served
 from daybook.broker.security.audit import Audit
-from daybook.broker.service.accept import ClientPort, Prove
+from daybook.broker.service.accept import ClientPort, Prove, _answer_plain
 from daybook.broker.service.places import Places
 from daybook.wire.arena import ArenaPool
 from daybook.wire.connection import FrameConnection
@@ -184,3 +184,17 @@ async def test_half_open_connections_keep_no_client_out(tmp_path: Path) -> None:
     noted = [json.loads(line) for line in path.read_text().splitlines()]
     assert {(each["action"], each["allowed"]) for each in noted} == {("CONNECT", False)}
     assert len(noted) == port.cut
+
+
+def test_a_request_without_tls_is_told_the_url_with_tls() -> None:
+    for request in (b"GET /admin/v2/clu", b"OPTIONS * HTTP/1"):
+        head, _, body = _answer_plain(request).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        assert f"Content-Length: {len(body)}".encode() in head
+        assert b"begin the service URL with pulsar+ssl://" in body
+    for other in (b"\0\0\0\x20\0\0\0\x1c\x08\x02", b"GET", b""):
+        answer = _answer_plain(other)
+        command = decode_frame(memoryview(answer)[4:])
+        assert isinstance(command, Command)
+        assert command.body.error == pb.NotAllowedError
+        assert "pulsar+ssl://" in command.body.message

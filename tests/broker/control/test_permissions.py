@@ -3,9 +3,23 @@
 import pytest
 
 from daybook.broker.errors import NotFoundError, PreconditionError
-from tests.broker.control.test_admin import NAMESPACES, TOPICS, two_brokers
+from tests.broker.control.test_admin import (
+    NAMESPACES,
+    TOPICS,
+    Admin,
+    owner_and_other,
+    two_brokers,
+)
 
 NAMESPACE = f"{NAMESPACES}/public/default"
+NON_PERSISTENT = TOPICS.replace("persistent", "non-persistent")
+
+
+async def created(topic: str, admins: tuple[Admin, Admin]) -> Admin:
+    """Create a topic, and return its owner."""
+    owner, _ = await owner_and_other(admins, f"persistent://public/default/{topic}")
+    await owner("PUT", f"{TOPICS}/{topic}")
+    return owner
 
 
 async def test_rights_on_a_namespace() -> None:
@@ -34,6 +48,7 @@ async def test_rights_on_a_namespace() -> None:
 async def test_rights_on_a_topic_and_its_partitions() -> None:
     async with two_brokers() as (one, two):
         await one("PUT", f"{TOPICS}/many/partitions", 2)
+        await created("one", (one, two))
         for topic in ("one", "many"):
             await one("POST", f"{TOPICS}/{topic}/permissions/app", ["produce"])
             assert await two("GET", f"{TOPICS}/{topic}/permissions") == {"app": ["produce"]}
@@ -54,6 +69,30 @@ async def test_rights_on_a_topic_and_its_partitions() -> None:
         stored = await one("GET", NAMESPACE)
         assert isinstance(stored, dict)
         assert stored["auth_policies"]["destination_auth"] == {}
+
+
+async def test_a_topic_that_does_not_exist_has_no_rights() -> None:
+    """Pulsar 4.2 answers 404, too (`allowAclChangesOnNonExistentTopics=false`)."""
+    missing = "the topic persistent://public/default/{} does not exist"
+    async with two_brokers() as (one, two):
+        await one("PUT", f"{TOPICS}/many/partitions", 2)
+        for topic in ("oen", "many-partition-2"):
+            for method, path, body in [
+                ("GET", "permissions", None),
+                ("POST", "permissions/app", ["produce"]),
+            ]:
+                with pytest.raises(NotFoundError, match=missing.format(topic)):
+                    await one(method, f"{TOPICS}/{topic}/{path}", body)
+        await two("POST", f"{TOPICS}/many-partition-1/permissions/app", ["produce"])
+        await two("POST", f"{NON_PERSISTENT}/fleeting/permissions/app", ["produce"])
+        # A right that has outlived its topic is shown, and can be revoked.
+        owner = await created("gone", (one, two))
+        await one("POST", f"{TOPICS}/gone/permissions/app", ["produce"])
+        await owner("DELETE", f"{TOPICS}/gone")
+        assert await one("GET", f"{TOPICS}/gone/permissions") == {"app": ["produce"]}
+        await one("DELETE", f"{TOPICS}/gone/permissions/app")
+        with pytest.raises(NotFoundError, match=missing.format("gone")):
+            await one("GET", f"{TOPICS}/gone/permissions")
 
 
 async def test_rights_on_a_subscription() -> None:

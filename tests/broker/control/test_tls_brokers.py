@@ -15,7 +15,13 @@ from daybook.broker.server import RunningBroker, run_broker
 from daybook.broker.tls import open_tls
 from daybook.clients.python.client import Client
 from daybook.clients.python.connect import connect
-from daybook.clients.python.errors import BrokerError, NotReadyError, TlsError, UnavailableError
+from daybook.clients.python.errors import (
+    BrokerError,
+    NotAllowedError,
+    NotReadyError,
+    TlsError,
+    UnavailableError,
+)
 from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.tls import TlsOptions
 from daybook.wire.logging import silent_log
@@ -183,7 +189,7 @@ def test_a_client_is_told_what_is_wrong_with_tls() -> None:
         with pytest.raises(TlsError, match="does not speak TLS: connect to its TLS port"):
             async with world.client("pulsar+ssl://one:6650", world.trusting):
                 pass
-        with pytest.raises(UnavailableError):
+        with pytest.raises(NotAllowedError, match=r"begin the service URL with pulsar\+ssl://"):
             async with world.client("pulsar://one:6651"):
                 pass
         with pytest.raises(ValueError, match="is without TLS: begin it with pulsar"):

@@ -8,23 +8,38 @@ import pytest
 import trio
 
 from daybook.broker.admin.sink_bodies import BatchBody
-from daybook.broker.admin.sink_operations import SinkOperations
+from daybook.broker.admin.sink_operations import SinkOperations, SinkView
+from daybook.broker.errors import ConflictError as BrokerConflictError
 from daybook.broker.errors import TooManyRequestsError
 from daybook.broker.security.identity import CALLER, Caller, Identity
 from daybook.broker.sinks.attempts import ATTEMPTS_MAX
 from daybook.clients.python.errors import AdminError, ConflictError
 from daybook.clients.python.http import http_request
 from daybook.clients.python.sink_requests import Batch, SinkRequests
-from daybook.managed_ledger.protocol.sink import NO_BATCH, SinkPartition
+from daybook.managed_ledger.protocol.sink import (
+    NO_BATCH,
+    SinkPartition,
+    SinkRefusedError,
+)
+from daybook.managed_ledger.records import TREE
 from daybook.managed_ledger.sinks import commit
+from daybook.managed_ledger.sinks.cleaning import StagingCleaner
 from daybook.managed_ledger.sinks.commit import ShareRef
-from daybook.managed_ledger.sinks.ledgers import SinkLedger
+from daybook.managed_ledger.sinks.ledgers import SinkLedger, sink_ledger_of
+from daybook.managed_ledger.sinks.record import of_role_path
 from tests.broker.sinks.test_rest import BATCH, batch_of
 from tests.broker.sinks.world import CHECKPOINT, PARTITIONS, SINK, TOPIC, World, simulated
 
 ROOT = "/admin/v2/daybook/sinks"
 GOOD: Mapping[str, object] = {"queryId": "q", "batchId": 0, "topics": {TOPIC: PARTITIONS}}
 SHARE = {"attempt": "a" * 32, "ledgerId": 1}
+
+
+class LateClock:
+    """The time at which everything is older than a week."""
+
+    def now_ms(self) -> int:
+        return 1 << 50
 
 
 def share(**other: object) -> dict[str, object]:
@@ -198,16 +213,21 @@ def test_the_role_of_a_caller_counts_with_authorization(on: bool) -> None:
             found.append(role)
             return ShareRef("a", 1)
 
+    class Sinks:
+        async def reserve(self, name: str, role: str) -> None:
+            found.append(f"{role} reserves {name}")
+
     nothing: Any = None
     attempts: Any = Attempts()
-    parts = SinkOperations(nothing, attempts, nothing, nothing, lambda: True, None, by_role=on)
+    sinks: Any = Sinks()
+    parts = SinkOperations(sinks, attempts, nothing, nothing, lambda: True, None, by_role=on)
 
     async def begin() -> None:
         CALLER.set(Caller(Identity("proxy", "token"), "alice"))
         await parts.begin("s", BatchBody("q", 0, {TOPIC: 1}))
 
     trio.run(begin)
-    assert found == ["alice" if on else ""]
+    assert found == (["alice reserves s", "alice"] if on else [""])
 
 
 def test_the_topics_of_a_staging_ledger_are_known() -> None:
@@ -262,5 +282,107 @@ def test_the_number_of_sinks_is_bounded(monkeypatch: Any) -> None:
         following = Batch(BATCH.query_id, 1, BATCH.topics)
         done = await driver.commit("a", following, [], checkpoint=CHECKPOINT)
         assert done.outcome == "committed"
+
+    simulated(story)
+
+
+def test_a_role_has_a_quarter_of_all_sinks(monkeypatch: Any) -> None:
+    assert commit.ROLE_SINKS_MAX * 4 == commit.SINKS_MAX
+    monkeypatch.setattr(commit, "ROLE_SINKS_MAX", 2)
+
+    async def story(world: World) -> None:
+        parts, store = world.sinks, world.sinks.sinks.store
+        parts._by_role = True
+
+        async def act(role: str, name: str, action: str, batch_id: int = 0) -> str:
+            body = world.batch(batch_id)
+
+            async def run() -> str:
+                CALLER.set(Caller(Identity(role, "token")) if role else None)
+                if action == "commit":
+                    return (await parts.commit(name, body)).outcome
+                begun = await parts.begin(name, body)
+                await parts.give_up(name, str(begun["attempt"]))
+                return "given up"
+
+            return await world.cluster.call(world.here, run)
+
+        assert await act("greedy", "a", "commit") == "committed"
+        # Staging that was begun and given up has taken a name.
+        assert await act("greedy", "b", "begin") == "given up"
+        for action in ("begin", "commit"):
+            with pytest.raises(BrokerConflictError, match=r"'greedy' has 2 sinks.*sinks forget"):
+                await act("greedy", "c", action)
+        assert sorted(await parts.sinks.names()) == ["a", "b"]
+        # Sinks that are there go on, and others have their own number.
+        assert await act("greedy", "a", "commit", 1) == "committed"
+        assert await act("greedy", "b", "begin") == "given up"
+        assert await act("other", "c", "commit") == "committed"
+        assert await act("other", "a", "commit", 2) == "committed"
+        # Without authorization there are no roles, and only the limit of all counts.
+        for name in ("d", "e", "f"):
+            assert await act("", name, "begin") == "given up"
+            assert await act("", name, "commit") == "committed"
+        shown = await world.call(lambda sinks: sinks.show("a"))
+        assert isinstance(shown, SinkView)
+        assert shown.role == "greedy"
+        # A sink counts until its record is removed.
+        await parts.sinks.forget("a")
+        with pytest.raises(BrokerConflictError, match="which is the limit for one role"):
+            await act("greedy", "g", "begin")
+        cleaner = StagingCleaner(parts.sinks, LateClock())
+        for name in ("a", "b"):
+            assert await cleaner.remove_record(name)
+        assert await store.get(of_role_path("greedy")) is None
+        assert await act("greedy", "g", "begin") == "given up"
+
+    simulated(story)
+
+
+def test_requests_at_the_same_time_do_not_exceed_the_number_of_a_role(monkeypatch: Any) -> None:
+    monkeypatch.setattr(commit, "ROLE_SINKS_MAX", 3)
+
+    async def story(world: World) -> None:
+        sinks, refused = world.sinks.sinks, 0
+
+        async def reserve(name: str) -> None:
+            nonlocal refused
+            try:
+                await sinks.reserve(name, "greedy")
+            except SinkRefusedError:
+                refused += 1
+
+        async def run() -> None:
+            async with trio.open_nursery() as nursery:
+                for name in "abcdefgh":
+                    nursery.start_soon(reserve, name)
+
+        await world.cluster.call(world.here, run)
+        assert (len(await sinks.names()), refused) == (3, 5)
+
+    simulated(story)
+
+
+def test_a_removed_record_comes_back_for_its_role() -> None:
+    """The cleaner makes a record for staging that is older than the record."""
+
+    async def story(world: World) -> None:
+        sinks = world.sinks.sinks
+        owner = SinkLedger("s", "a", "q", 0, "greedy")
+        ledger_id = await sinks.ledgers.write(owner, await sinks._quorums(), [b"{}"])
+        stored = await sinks.ledgers.client.stored_metadata(ledger_id)
+        assert sink_ledger_of(stored.metadata.custom) == owner
+        tree = stored.metadata.custom[TREE].decode()
+        assert await StagingCleaner(sinks, LateClock()).remove(ledger_id, stored, tree)
+        found = await sinks.find("s")
+        assert found is not None
+        assert found.record.role == "greedy"
+        assert await sinks.store.get_children(of_role_path("greedy")) == ["s"]
+        # Somebody deletes the record, or the node that counts it, by hand.
+        await sinks.store.delete("/daybook/sinks/s", -1)
+        found = await sinks.find_or_create("s", "greedy")
+        await sinks.store.delete(f"{of_role_path('greedy')}/s", -1)
+        await sinks.delete_record(found)
+        assert await sinks.find("s") is None
 
     simulated(story)

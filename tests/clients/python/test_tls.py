@@ -14,7 +14,14 @@ from starlette.routing import Route
 
 import daybook
 from daybook.clients.python.admin import Admin, parse_admin_url
-from daybook.clients.python.errors import Remedy, TlsError
+from daybook.clients.python.connect import connect
+from daybook.clients.python.errors import (
+    AdminError,
+    ConnectionLostError,
+    Remedy,
+    TlsError,
+    UnavailableError,
+)
 from daybook.clients.python.pool import parse_service_url
 from daybook.clients.python.sink_requests import Batch, SinkRequests
 from daybook.clients.python.tls import TlsOptions, network_for
@@ -79,8 +86,39 @@ async def test_administration_with_tls(tmp_path: Path) -> None:
         assert await secure.clusters() == ["one"]
         with pytest.raises(TlsError, match="signed by nobody whom this client trusts"):
             await Admin(f"https://localhost:{site.https}").brokers()
-        with pytest.raises(TlsError, match="does not speak TLS"):
+        with pytest.raises(TlsError, match=r"does not speak TLS: .* begin the URL with http://"):
             await Admin(f"https://localhost:{site.http}", tls=site.trusting).brokers()
+        plain = Admin(f"http://localhost:{site.https}")
+        with pytest.raises(AdminError, match="begin the URL with https://"):
+            await plain.brokers()
+        with pytest.raises(AdminError, match="begin the URL with https://"):
+            await plain.call("DELETE", "/admin/v2/tenants/t")
+
+
+_ALERT = b"\x15\x03\x03\x00\x02\x02\x28"  # how other servers refuse bytes that are no TLS
+
+
+@pytest.mark.parametrize("answer", [_ALERT, b""])
+async def test_a_url_without_tls_at_a_port_of_another_server_with_tls(answer: bytes) -> None:
+    async def serve(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(answer)
+        await stream.aclose()
+
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            serving = partial(trio.serve_tcp, serve, 0, host="127.0.0.1")
+            (listener,) = await nursery.start(serving)
+            where = f"127.0.0.1:{listener.socket.getsockname()[1]}"
+            kinds = (TlsError, UnavailableError, ConnectionLostError)
+            with pytest.raises(kinds, match=r"begin the URL with pulsar\+ssl://") as refused:
+                async with connect(f"pulsar://{where}", timeout_s=0.5):
+                    pass
+            assert isinstance(refused.value, TlsError) is bool(answer)
+            with pytest.raises(kinds, match="https://") as refused:
+                await Admin(f"http://{where}").brokers()
+            assert isinstance(refused.value, TlsError) is bool(answer)
+            nursery.cancel_scope.cancel()
 
 
 async def test_a_redirect_out_of_tls_is_not_followed(tmp_path: Path) -> None:
