@@ -74,7 +74,12 @@ from daybook.broker.schemas.registry import SchemaRegistry
 from daybook.broker.security.audit import Audit
 from daybook.broker.security.authorization import Authorization
 from daybook.broker.security.broker_token import BrokerToken
-from daybook.broker.security.configured import SECRETS, authentication_of, check_own_token
+from daybook.broker.security.configured import (
+    SECRETS,
+    authentication_of,
+    check_own_token,
+    watch_own_token,
+)
 from daybook.broker.service.accept import ClientPort
 from daybook.broker.service.handlers import serve_client
 from daybook.broker.service.lookup import Lookups
@@ -465,7 +470,7 @@ class _Broker:
             self.balancer,
             self.load_reports,
             topics_max=config.metrics_topics_max,
-            authentication=None if self.authentication is None else self.authentication.counts,
+            authentication=self.authentication,
             audit=self.audit,
         )
 
@@ -520,6 +525,10 @@ class _Broker:
         await nursery.start(self.schemas.registry.run)
         await nursery.start(self.topics.run)
         nursery.start_soon(self.context.run)
+        if self.authentication is not None and self.config.broker_token_file:
+            nursery.start_soon(
+                watch_own_token, self.config, self.authentication, self.token, self.log
+            )
         nursery.start_soon(self.revocation.run)
         if self.config.audit_file:
             nursery.start_soon(self.audit.run)
@@ -695,8 +704,10 @@ def _removal_of_others(schemas: SchemaOrphans, cleaner: StagingCleaner) -> Remov
 
 def _shown(config: BrokerConfig) -> dict[str, str]:
     """Return the settings as texts, without secrets."""
-    found = {name: str(value) for name, value in msgspec.structs.asdict(config).items()}
-    return {name: _HIDDEN if name in SECRETS and found[name] else found[name] for name in found}
+    found = msgspec.structs.asdict(config)
+    return {
+        name: _HIDDEN if name in SECRETS and value else str(value) for name, value in found.items()
+    }
 
 
 def _balance(config: BrokerConfig) -> BalanceSettings:
