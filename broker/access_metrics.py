@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from daybook.broker.security.audit import Audit
 from daybook.broker.security.authentication import AuthenticationCounts
+from daybook.broker.security.token_trust import TokenTrust
 from daybook.broker.service.accept import ClientPort
 from daybook.broker.service.request_counts import RequestCounts
 
@@ -30,6 +31,17 @@ def authentication_metrics(cluster: str, counts: AuthenticationCounts) -> Iterat
     for (method, reason), count in sorted(counts.failed.items()):
         failed.add_metric((cluster, method, reason), count)
     yield failed
+
+
+def token_file_metrics(cluster: str, trust: TokenTrust | None) -> Iterator[Metric]:
+    unusable = GaugeMetricFamily(
+        "daybook_broker_token_file_unusable",
+        "1: the file of keys or of revoked tokens cannot be used, so its former content counts.",
+        labels=("cluster", "file"),
+    )
+    for file, problem in [] if trust is None else sorted(trust.problems.items()):
+        unusable.add_metric((cluster, file), bool(problem))
+    yield unusable
 
 
 def cut_metrics(cluster: str, clients: ClientPort, requests: RequestCounts) -> Iterator[Metric]:

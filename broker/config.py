@@ -211,6 +211,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # The key of tokens: a file, a URL file: or data:, or base64.
     token_secret_key: str = ""
     token_public_key: str = ""
+    # Further keys whose tokens count, ten in all.  Files are read again when they change.
+    token_secret_keys: tuple[str, ...] = ()
+    token_public_keys: tuple[str, ...] = ()
+    revoked_tokens_file: str = ""  # tokens that are refused although they are right
     token_role_claim: str = "sub"  # noqa: S105
     token_audience: str = ""  # empty: tokens for any audience are accepted
     oidc_issuers: tuple[str, ...] = ()  # URLs of OpenID Connect issuers whose tokens are accepted
@@ -297,16 +301,18 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def _check_security(self) -> None:
         methods = self.authentication
-        keys = [key for key in (self.token_secret_key, self.token_public_key) if key]
-        if len(keys) > 1:
-            raise ConfigError(
-                "token_secret_key and token_public_key must not both be set: tokens have one key"
-            )
+        keys = [self.token_secret_key, self.token_public_key]
+        keys += [*self.token_secret_keys, *self.token_public_keys]
+        if not all(keys[2:]):
+            raise ConfigError("token_secret_keys and token_public_keys must not name an empty key")
+        if self.revoked_tokens_file and "token" not in methods:
+            raise ConfigError('revoked_tokens_file needs "token" in authentication')
         for method, names, given in (
             (
                 "token",
-                "a key (token_secret_key or token_public_key) or oidc_issuers",
-                bool(keys or self.oidc_issuers),
+                "a key (token_secret_key or token_public_key, or several: token_secret_keys,"
+                " token_public_keys) or oidc_issuers",
+                any(keys) or bool(self.oidc_issuers),
             ),
             ("basic", "basic_file", bool(self.basic_file)),
         ):

@@ -45,3 +45,5 @@ class BrokerContext(ConnectionContext):
             nursery.start_soon(self.lookup_turns.run)
             nursery.start_soon(self.refusal_log.run)
             nursery.start_soon(self.topic_lists.run)
+            if self.authentication is not None:
+                nursery.start_soon(self.authentication.run)

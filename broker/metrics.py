@@ -10,7 +10,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from daybook.broker.access_metrics import audit_metrics, authentication_metrics, cut_metrics
+from daybook.broker.access_metrics import (
+    audit_metrics,
+    authentication_metrics,
+    cut_metrics,
+    token_file_metrics,
+)
 from daybook.broker.compaction.topic_compaction import CompactionCounts
 from daybook.broker.exposition import in_pieces
 from daybook.broker.load_metrics import (
@@ -24,7 +29,7 @@ from daybook.broker.ownership.load_report import LoadReports
 from daybook.broker.ownership.ownership import Ownership
 from daybook.broker.protocol.dispatch.blockers import Cause
 from daybook.broker.security.audit import Audit
-from daybook.broker.security.authentication import AuthenticationCounts
+from daybook.broker.security.authentication import Authentication, AuthenticationCounts
 from daybook.broker.service.accept import ClientPort
 from daybook.broker.service.request_counts import RequestCounts, command_name, error_name
 from daybook.broker.topics.deduplication import Deduplication
@@ -79,7 +84,7 @@ class BrokerMetrics:
         loads: LoadReports,
         *,
         topics_max: int,
-        authentication: AuthenticationCounts | None = None,
+        authentication: Authentication | None = None,
         audit: Audit | None = None,
     ) -> None:
         """With more than `topics_max` loaded topics, there are no series for single topics."""
@@ -90,7 +95,7 @@ class BrokerMetrics:
         self._clients = clients
         self._arenas = arenas
         self._requests = requests
-        self._authentication = authentication or AuthenticationCounts()
+        self._authentication = authentication
         self._audit = audit
         self._orphans = orphans
         self._one_scrape = trio.Lock()
@@ -133,7 +138,11 @@ class BrokerMetrics:
         volatile = [topic for topic, _ in stats if isinstance(topic, NonPersistentTopic)]
         yield from self._broker(stats)
         yield from self._of_requests()
-        yield from authentication_metrics(self._cluster, self._authentication)
+        authentication = self._authentication
+        counts = AuthenticationCounts() if authentication is None else authentication.counts
+        yield from authentication_metrics(self._cluster, counts)
+        trust = None if authentication is None else authentication.trust
+        yield from token_file_metrics(self._cluster, trust)
         yield from cut_metrics(self._cluster, self._clients, self._requests)
         if self._audit is not None:
             yield from audit_metrics(self._cluster, self._audit)

@@ -67,5 +67,7 @@ def balance_settings(config: BrokerConfig) -> BalanceSettings:
 
 def shown_settings(config: BrokerConfig) -> dict[str, str]:
     """Return the settings as texts, without secrets."""
-    found = {name: str(value) for name, value in msgspec.structs.asdict(config).items()}
-    return {name: _HIDDEN if name in SECRETS and found[name] else found[name] for name in found}
+    found = msgspec.structs.asdict(config)
+    return {
+        name: _HIDDEN if name in SECRETS and value else str(value) for name, value in found.items()
+    }

@@ -507,7 +507,7 @@ def make_client_parts(
         cluster.balancer,
         cluster.load_reports,
         topics_max=config.metrics_topics_max,
-        authentication=None if access.authentication is None else access.authentication.counts,
+        authentication=access.authentication,
         audit=access.audit,
     )
     return ClientParts(context, port, probe, metrics)

@@ -47,7 +47,7 @@ from daybook.broker.parts import (
     make_identity,
     make_stored_parts,
 )
-from daybook.broker.security.configured import check_own_token
+from daybook.broker.security.configured import check_own_token, watch_own_token
 from daybook.broker.service.accept import ClientPort
 from daybook.broker.tls import BrokerTls
 from daybook.broker.topics.topics import Topics
@@ -203,6 +203,10 @@ class _Broker:
         await nursery.start(stored.schemas.registry.run)
         await nursery.start(stored.topics.run)
         nursery.start_soon(self.clients.context.run)
+        if access.authentication is not None and on.config.broker_token_file:
+            nursery.start_soon(
+                watch_own_token, on.config, access.authentication, cluster.token, on.log
+            )
         nursery.start_soon(access.revocation.run)
         if on.config.audit_file:
             nursery.start_soon(access.audit.run)

@@ -7,8 +7,9 @@
         |                |                                      |
         +----------------+--(any other command, or a timeout)---+
 
-Credentials may expire while the session is OPEN.  Then the client is asked for new ones, and its
-commands are still carried out.  New credentials must prove the same role.
+Credentials may expire while the session is OPEN, or the key of their token may be removed.  Then
+the client is asked for new ones, and its commands are still carried out.  New credentials must
+prove the same role.  A client whose token is revoked is closed at once.
 
     expired() while            the client can renew      it cannot
       nothing was asked        Challenge                 closed
@@ -292,16 +293,22 @@ class SessionProtocol:
         self.state = ClientState.CLOSED
         return [Refuse(code, reason)]
 
-    def expired(self) -> list[Effect]:
-        """Note that the credentials have expired, or that they are still not renewed."""
+    def expired(self, why: str = "the credentials have expired") -> list[Effect]:
+        """Note that the credentials no longer count, or that they are still not renewed."""
         if self.state is not ClientState.OPEN:
             return []
         if self.renewal is not Renewal.NOT_DUE:
-            return self._refuse("the credentials have expired, and were not renewed in time")
+            return self._refuse(f"{why}, and were not renewed in time")
         if not self._renews:
-            return self._refuse("the credentials have expired")
+            return self._refuse(why)
         self.renewal = Renewal.ASKED
         return [Challenge()]
+
+    def revoked(self) -> list[Effect]:
+        """Close the session, because the token of the client was revoked."""
+        if self.state is ClientState.CLOSED:
+            return []
+        return self._refuse("the token of the client was revoked")
 
     def ask_again(self) -> list[Effect]:
         """Ask a client again that has answered with credentials that have expired."""

@@ -8,6 +8,9 @@
 Wrong credentials are refused even if there is an anonymous role: a client that believes to have a
 role must not go on with another one.  A certificate is a credential only if the method "tls" is
 set; a client that sends other credentials is judged by those.
+
+A connection that is open by a token is told when the token loses its force (`watch`), because its
+key was removed or because it was revoked.
 """
 
 import base64
@@ -15,14 +18,18 @@ import binascii
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import trio
 
 from daybook.broker.errors import AuthenticationError, ExpiredError, UnavailableError
 from daybook.broker.security.certificates import identity_of
 from daybook.broker.security.identity import Identity
 from daybook.broker.security.oidc import OpenIdTokens
+from daybook.broker.security.token_trust import Standing, TokenTrust
 from daybook.broker.security.tokens import (
     EXPIRED,
-    Tokens,
+    REVOKED,
     WrongCredentialsError,
     text_of,
     unverified,
@@ -48,6 +55,8 @@ class Credentials:
 
 
 Verify = Callable[[Credentials], Awaitable[Identity]]
+Call: TypeAlias = Callable[[], None]
+_TOLD_AT_ONCE = 200  # connections, before other tasks get their turn
 
 
 @dataclass(slots=True)
@@ -61,8 +70,16 @@ class AuthenticationCounts:
 class Authentication:
     """The methods of one broker."""
 
-    def __init__(self, methods: Mapping[str, Verify], anonymous_role: str = "") -> None:
+    def __init__(
+        self,
+        methods: Mapping[str, Verify],
+        anonymous_role: str = "",
+        trust: TokenTrust | None = None,
+    ) -> None:
+        """`trust` is that of the method "token", None without it."""
         self.counts = AuthenticationCounts()
+        self.trust = trust
+        self._watchers: dict[object, Call] = {}
         self._methods = dict(methods)
         self._anonymous_role = anonymous_role
 
@@ -94,6 +111,34 @@ class Authentication:
         self.counts.succeeded[method] += 1
         return identity
 
+    # -- tokens that lose their force
+
+    def standing(self, identity: Identity) -> Standing:
+        """Return what has become of the credentials that have proven this identity."""
+        return Standing.GOOD if self.trust is None else self.trust.standing(identity)
+
+    def watch(self, watcher: object, call: Call) -> None:
+        """Call whenever the standing of a token may have changed, until `forget` is called."""
+        self._watchers[watcher] = call
+
+    def forget(self, watcher: object) -> None:
+        self._watchers.pop(watcher, None)
+
+    async def run(self) -> None:
+        """Tell those that watch of changes, until cancelled."""
+        while self.trust is not None:
+            await self.trust.wait_changed()
+            for number, watcher in enumerate(list(self._watchers), 1):
+                call = self._watchers.get(watcher)
+                if call is not None:
+                    call()
+                if not number % _TOLD_AT_ONCE:
+                    await trio.lowlevel.checkpoint()
+
+    def note_revoked(self) -> None:
+        """Count a client that was cut, because its token was revoked."""
+        self.counts.failed["token", REVOKED] += 1
+
     def note_not_renewed(self) -> None:
         """Count a client that did not renew its credentials, or with those of another role."""
         self.counts.failed["renewal", "not_renewed"] += 1
@@ -117,16 +162,20 @@ class Authentication:
         return Identity(self._anonymous_role, "anonymous")
 
 
-def by_token(tokens: Tokens | None, of_issuers: OpenIdTokens | None, clock: WallClock) -> Verify:
-    """Return the method "token": tokens of this broker's key, and those of issuers."""
+def by_token(trust: TokenTrust, of_issuers: OpenIdTokens | None, clock: WallClock) -> Verify:
+    """Return the method "token": tokens of this broker's keys, and those of issuers."""
 
     async def verify(credentials: Credentials) -> Identity:
         token, now_s = text_of(credentials.data), clock.now_ms() / 1000
         if of_issuers is not None and of_issuers.issues(unverified(token)[1].get("iss")):
-            return await of_issuers.verify(token, now_s)
-        if tokens is None:
-            raise WrongCredentialsError("issuer", "the token is of an issuer that is not known")
-        return tokens.verify(token, now_s)
+            identity = await of_issuers.verify(token, now_s)
+            trust.look()
+        else:
+            trust.look()
+            identity = trust.verify(token, now_s)
+        # Nothing awaits between this and the caller's `watch`, so no change is missed.
+        trust.check(identity)
+        return identity
 
     return verify
 

@@ -3,6 +3,8 @@
 from pathlib import Path
 from random import Random
 
+import trio
+
 from daybook.broker.config import BrokerConfig
 from daybook.broker.errors import AuthenticationError
 from daybook.broker.security.authentication import (
@@ -15,14 +17,14 @@ from daybook.broker.security.authentication import (
 from daybook.broker.security.basic import Passwords
 from daybook.broker.security.broker_token import BrokerToken
 from daybook.broker.security.identity import Identity
-from daybook.broker.security.keys import public_key, secret_key
 from daybook.broker.security.oidc import Fetch, OpenIdTokens, fetch_https
-from daybook.broker.security.tokens import ClaimRules, Tokens
+from daybook.broker.security.token_trust import KeyPlace, TokenTrust
+from daybook.broker.security.tokens import ClaimRules
 from daybook.wire.clock import WallClock
 from daybook.wire.logging import Log
 from daybook.wire.settings import ConfigError
 
-SECRETS = frozenset({"token_secret_key"})
+SECRETS = frozenset({"token_secret_key", "token_secret_keys"})
 """Settings that are never shown."""
 
 
@@ -32,16 +34,18 @@ def authentication_of(
     """Return the methods that are set; None if clients are not asked.  Raise ConfigError."""
     if not config.authentication:
         return None
+    trust: TokenTrust | None = None
     methods: dict[str, Verify] = {}
     for method in config.authentication:
         match method:
             case "token":
-                methods[method] = by_token(_tokens(config), _openid(config, fetch, log), clock)
+                trust = _trust(config, log)
+                methods[method] = by_token(trust, _openid(config, fetch, log), clock)
             case "basic":
                 methods[method] = _by_password(Passwords(Path(config.basic_file), rng, log))
             case "tls":
                 methods[method] = by_certificate(config.certificate_roles)
-    return Authentication(methods, config.anonymous_role)
+    return Authentication(methods, config.anonymous_role, trust)
 
 
 async def check_own_token(
@@ -78,16 +82,31 @@ async def check_own_token(
         )
 
 
-def _tokens(config: BrokerConfig) -> Tokens | None:
+async def watch_own_token(
+    config: BrokerConfig, authentication: Authentication, token: BrokerToken, log: Log
+) -> None:
+    """Check the token of this broker again when keys or the list of revoked tokens change."""
+    changed = trio.Event()
+    authentication.watch(token, lambda: changed.set())
+    while True:
+        await changed.wait()
+        changed = trio.Event()
+        try:
+            await check_own_token(config, authentication, token, log)
+        except ConfigError as error:
+            log.error("other brokers will refuse calls of this broker", why=str(error))
+
+
+def _trust(config: BrokerConfig, log: Log) -> TokenTrust:
+    places = [
+        *(KeyPlace("token_secret_key", place, True) for place in (config.token_secret_key,)),
+        *(KeyPlace("token_secret_keys", place, True) for place in config.token_secret_keys),
+        *(KeyPlace("token_public_key", place, False) for place in (config.token_public_key,)),
+        *(KeyPlace("token_public_keys", place, False) for place in config.token_public_keys),
+    ]
     rules = ClaimRules(config.token_role_claim, config.token_audience)
-    for setting, read in (("token_secret_key", secret_key), ("token_public_key", public_key)):
-        place: str = getattr(config, setting)
-        if place:
-            try:
-                return Tokens(read(place), rules)
-            except ConfigError as error:
-                raise ConfigError(f"{setting}: {error}") from None
-    return None
+    given = [each for each in places if each.place]
+    return TokenTrust(given, config.revoked_tokens_file, rules, log)
 
 
 def _openid(config: BrokerConfig, fetch: Fetch, log: Log) -> OpenIdTokens | None:

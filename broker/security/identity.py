@@ -12,6 +12,20 @@ ORIGINAL_PRINCIPAL = "X-Original-Principal"
 
 
 @dataclass(frozen=True, slots=True)
+class TokenProof:
+    """The facts about a token by which it may lose its force later.
+
+    `digest` is the SHA-256 of what is signed.  `key` is the id of the key that has verified it; it
+    is None for a key of an issuer.
+    """
+
+    digest: bytes
+    key: bytes | None
+    id: str | None = None  # the claim `jti`
+    issued_s: float | None = None  # the claim `iat`; None: not known
+
+
+@dataclass(frozen=True, slots=True)
 class Identity:
     """A role that a client has proven to have.
 
@@ -22,6 +36,7 @@ class Identity:
     role: str
     method: str  # "token", "basic", "tls" or "anonymous"
     expires_s: float | None = None
+    token: TokenProof | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,20 @@
     AAAA                               the bytes, in base64
 
 A secret is these bytes.  A public or private key is PEM or DER: X.509 for public keys, PKCS 8 for
-private ones.  A key has exactly one family of algorithms, which follows from the key and never from
+private ones.  A PEM file may hold several public keys, one after the other.  A place whose content
+is the word `none` has no key, so that the key in it can be removed while a broker runs.
+
+A key has exactly one family of algorithms, which follows from the key and never from
 a token: so no token can choose how it is verified.
 """
 
 import base64
 import binascii
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import unquote_to_bytes, urlsplit
@@ -25,6 +31,8 @@ from cryptography.hazmat.primitives.asymmetric.ec import (
 )
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
 from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
     load_der_private_key,
     load_der_public_key,
     load_pem_private_key,
@@ -36,21 +44,39 @@ from daybook.wire.settings import ConfigError
 Key: TypeAlias = (
     bytes | RSAPublicKey | RSAPrivateKey | EllipticCurvePublicKey | EllipticCurvePrivateKey
 )
-_KEY_BYTES_MAX = 64 << 10
+KEY_BYTES_MAX = 64 << 10
 _RSA_BITS_MIN = 2048
 # An HMAC key is as long as the hash, at least (RFC 7518, 3.2).
 _BY_SECRET_BYTES = {"HS256": 32, "HS384": 48, "HS512": 64}
 _BY_CURVE = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 _RSA = ("RS256", "RS384", "RS512")
 _PEM = b"-----BEGIN "
+_PUBLIC_BLOCK = re.compile(rb"-----BEGIN ([A-Z ]+)-----\s.*?-----END \1-----", re.DOTALL)
+_NONE = b"none"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class TokenKey:
     """A key, and the algorithms with which it may sign or verify.  The first is the default."""
 
     key: Key
     algorithms: tuple[str, ...]
+
+    @cached_property
+    def id(self) -> bytes:
+        """The hash of the secret, or of the public half: equal for equal keys."""
+        key = self.key
+        if isinstance(key, bytes):
+            return sha256(key).digest()
+        public = key if isinstance(key, RSAPublicKey | EllipticCurvePublicKey) else key.public_key()
+        encoded = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        return sha256(encoded).digest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TokenKey) and self.id == other.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
 
     def __repr__(self) -> str:
         return f"TokenKey({', '.join(self.algorithms)})"
@@ -60,23 +86,38 @@ def read_key(place: str) -> bytes:
     """Return the bytes of a key.  Raise ConfigError, which never quotes the key."""
     if place.startswith("data:"):
         return _of_data_url(place)
-    if place.startswith("file:"):
-        return _of_file(Path(unquote_to_bytes(urlsplit(place).path).decode(errors="replace")))
-    try:
-        exists = Path(place).is_file()
-    except (OSError, ValueError):
-        exists = False
-    if exists:
-        return _of_file(Path(place))
+    path = path_of(place)
+    if path is not None:
+        return _of_file(path)
     decoded = _base64(place)
     if decoded is None:
         raise ConfigError("the key is neither a file, nor a URL file: or data:, nor base64")
     return decoded
 
 
+def path_of(place: str) -> Path | None:
+    """Return the path of the file that `place` names; None if the key stands in the setting."""
+    if place.startswith("data:"):
+        return None
+    if place.startswith("file:"):
+        return Path(unquote_to_bytes(urlsplit(place).path).decode(errors="replace"))
+    try:
+        return Path(place) if Path(place).is_file() else None
+    except (OSError, ValueError):
+        return None
+
+
 def secret_key(place: str) -> TokenKey:
     """Return the key for HMAC that `place` names.  Raise ConfigError."""
-    secret = read_key(place)
+    return _secret(read_key(place))
+
+
+def secret_keys(content: bytes) -> tuple[TokenKey, ...]:
+    """Return the key for HMAC in `content`, none for the word `none`.  Raise ConfigError."""
+    return () if content.strip() == _NONE else (_secret(content),)
+
+
+def _secret(secret: bytes) -> TokenKey:
     if secret.startswith(_PEM) or _is_public_key(secret):
         # Everybody knows a public key, and could sign with it.
         raise ConfigError("the secret key is a public or private key: name it as such, or make one")
@@ -90,8 +131,25 @@ def secret_key(place: str) -> TokenKey:
 
 
 def public_key(place: str) -> TokenKey:
-    """Return the key that verifies signatures.  Raise ConfigError."""
-    return verifying(_parsed(read_key(place), load_pem_public_key, load_der_public_key))
+    """Return the key that verifies signatures, the first of several.  Raise ConfigError."""
+    found = public_keys(read_key(place))
+    if not found:
+        raise ConfigError("the key is the word none, so there is no key")
+    return found[0]
+
+
+def public_keys(content: bytes) -> tuple[TokenKey, ...]:
+    """Return the keys in `content` that verify signatures.  Raise ConfigError."""
+    if content.strip() == _NONE:
+        return ()
+    blocks = [content]
+    if content.lstrip().startswith(_PEM):
+        blocks = [found[0] for found in _PUBLIC_BLOCK.finditer(content)]
+        if not blocks or len(blocks) != content.count(_PEM):
+            raise ConfigError("the key cannot be read: a part of the PEM file is missing")
+    return tuple(
+        verifying(_parsed(block, load_pem_public_key, load_der_public_key)) for block in blocks
+    )
 
 
 def private_key(place: str) -> TokenKey:
@@ -140,10 +198,10 @@ def _is_public_key(content: bytes) -> bool:
 def _of_file(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            content = file.read(_KEY_BYTES_MAX + 1)
+            content = file.read(KEY_BYTES_MAX + 1)
     except OSError as error:
         raise ConfigError(f"the key file {path} cannot be read: {error.strerror}") from None
-    if len(content) > _KEY_BYTES_MAX:
+    if len(content) > KEY_BYTES_MAX:
         raise ConfigError(f"{path} is too large for a key file")
     return content
 

@@ -27,6 +27,7 @@ from daybook.broker.security.tokens import (
     ClaimRules,
     WrongCredentialsError,
     claims_of,
+    proof_of,
     unverified,
 )
 from daybook.wire.logging import Log
@@ -90,7 +91,8 @@ class OpenIdTokens:
             raise WrongCredentialsError("issuer", "the token is of an issuer that is not known")
         key = await self._key(issuer, str(header.get("kid") or ""))
         rules = ClaimRules(self._role_claim, self._audience, issuer.url)
-        return rules.identity(claims_of(token, key), now_s)
+        claims = claims_of(token, key)
+        return rules.identity(claims, now_s, proof_of(token, claims, None))
 
     async def _key(self, issuer: _Issuer, key_id: str) -> TokenKey:
         for _ in range(2):

@@ -1,26 +1,32 @@
-"""Tokens: JSON Web Tokens that are signed with a key of this broker.
+"""Tokens: JSON Web Tokens that are signed with one of the keys of this broker.
 
 A token names its role in the claim `sub`, or in another one that is set.  `exp` and `nbf` count,
 and so does `aud` if an audience is set.  The algorithm must be one of the key: a token with `alg:
 none`, or one that is signed with an HMAC of a public key, is refused.
 
+The digest of a token is that of its signed part, header and claims.  The signature is left out: the
+holder of a token can write it in several ways, all of them valid, and must not get another digest.
+
 The module is pure: callers pass the time.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from math import isfinite
 from typing import Any
 
 import jwt
 
-from daybook.broker.security.identity import Identity, checked_role
+from daybook.broker.security.identity import Identity, TokenProof, checked_role
 from daybook.broker.security.keys import TokenKey
 
 TOKEN_BYTES_MAX = 16 << 10
 EXPIRED = "expired"
 """The kind of an error: nothing is wrong with the token but its age."""
+REVOKED = "revoked"
+MALFORMED, SIGNATURE = "malformed", "signature"
 
 _LEEWAY_S = 5.0  # Clocks of two hosts differ.
 
@@ -41,7 +47,9 @@ class ClaimRules:
     audience: str = ""  # "": not looked at
     issuer: str = ""  # "": not looked at
 
-    def identity(self, claims: Mapping[str, Any], now_s: float) -> Identity:
+    def identity(
+        self, claims: Mapping[str, Any], now_s: float, token: TokenProof | None = None
+    ) -> Identity:
         """Return the identity that the claims prove at this time.  Raise WrongCredentialsError."""
         expires_s = _time(claims, "exp")
         if expires_s is not None and now_s >= expires_s:
@@ -60,29 +68,61 @@ class ClaimRules:
             raise WrongCredentialsError(
                 "role", f"the token names no role in its claim {self.role_claim!r}"
             )
-        return Identity(role, "token", expires_s)
+        return Identity(role, "token", expires_s, token)
 
 
 class Tokens:
-    """Verifies tokens of one key."""
+    """Verifies tokens of some keys."""
 
-    def __init__(self, key: TokenKey, rules: ClaimRules) -> None:
-        self._key = key
+    def __init__(self, keys: Iterable[TokenKey], rules: ClaimRules) -> None:
+        self._keys = tuple(keys)
         self._rules = rules
 
     def verify(self, token: str, now_s: float) -> Identity:
         """Return the identity that a token proves.  Raise WrongCredentialsError."""
-        return self._rules.identity(claims_of(token, self._key), now_s)
+        kinds: set[str] = set()
+        for key in self._keys:
+            try:
+                claims = claims_of(token, key)
+            except WrongCredentialsError as error:
+                kinds.add(error.kind)
+            else:
+                return self._rules.identity(claims, now_s, proof_of(token, claims, key.id))
+        if SIGNATURE in kinds:
+            raise WrongCredentialsError(SIGNATURE, "the signature of the token is wrong")
+        if MALFORMED in kinds:
+            raise WrongCredentialsError(MALFORMED, "the token cannot be parsed")
+        algorithms = dict.fromkeys(name for key in self._keys for name in key.algorithms)
+        raise WrongCredentialsError(
+            "algorithm", f"the token is not signed with {' or '.join(algorithms)}"
+        )
+
+
+def digest_of(token: str) -> bytes:
+    """Return the SHA-256 of the signed part of a token."""
+    return sha256(token.strip().rpartition(".")[0].encode()).digest()
+
+
+def proof_of(token: str, claims: Mapping[str, Any], key_id: bytes | None) -> TokenProof:
+    """Return the facts about a token that was verified."""
+    try:
+        issued_s = _time(claims, "iat")
+    except WrongCredentialsError:
+        issued_s = None
+    token_id = claims.get("jti")
+    return TokenProof(
+        digest_of(token), key_id, None if token_id is None else str(token_id), issued_s
+    )
 
 
 def text_of(data: bytes) -> str:
     """Return a token that a client has sent.  Raise WrongCredentialsError."""
     if len(data) > TOKEN_BYTES_MAX:
-        raise WrongCredentialsError("malformed", "the token is too long")
+        raise WrongCredentialsError(MALFORMED, "the token is too long")
     try:
         return data.decode("ascii").strip()
     except UnicodeDecodeError:
-        raise WrongCredentialsError("malformed", "the token cannot be parsed") from None
+        raise WrongCredentialsError(MALFORMED, "the token cannot be parsed") from None
 
 
 def claims_of(token: str, key: TokenKey) -> dict[str, Any]:
@@ -100,14 +140,14 @@ def claims_of(token: str, key: TokenKey) -> dict[str, Any]:
     try:
         return jwt.decode(token, key.key, algorithms=list(key.algorithms), options=unchecked)  # type: ignore[arg-type]
     except jwt.InvalidSignatureError:
-        raise WrongCredentialsError("signature", "the signature of the token is wrong") from None
+        raise WrongCredentialsError(SIGNATURE, "the signature of the token is wrong") from None
     except jwt.InvalidAlgorithmError:
         raise WrongCredentialsError(
             "algorithm",
             f"the token is not signed with {' or '.join(key.algorithms)}",
         ) from None
     except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
-        raise WrongCredentialsError("malformed", "the token cannot be parsed") from None
+        raise WrongCredentialsError(MALFORMED, "the token cannot be parsed") from None
 
 
 def unverified(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -115,7 +155,7 @@ def unverified(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         parsed = jwt.decode_complete(token, options={"verify_signature": False})
     except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
-        raise WrongCredentialsError("malformed", "the token cannot be parsed") from None
+        raise WrongCredentialsError(MALFORMED, "the token cannot be parsed") from None
     return parsed["header"], parsed["payload"]
 
 
@@ -138,7 +178,7 @@ def _time(claims: Mapping[str, Any], name: str) -> float | None:
             time_s = float(value)
             if isfinite(time_s):
                 return time_s
-    raise WrongCredentialsError("malformed", f"the claim {name} of the token is not a time")
+    raise WrongCredentialsError(MALFORMED, f"the claim {name} of the token is not a time")
 
 
 def _texts(value: object) -> list[object]:

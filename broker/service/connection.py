@@ -35,6 +35,7 @@ from daybook.broker.protocol.session import SessionProtocol
 from daybook.broker.security.audit import Audit
 from daybook.broker.security.authentication import Authentication, Credentials
 from daybook.broker.security.identity import Caller, on_behalf
+from daybook.broker.security.token_trust import Standing
 from daybook.broker.service.places import address_of
 from daybook.broker.service.request_counts import RefusalLog, RequestCounts
 from daybook.wire.arena import ArenaPool
@@ -53,6 +54,8 @@ _REFRESH = b"PulsarAuthRefresh"
 _EXPIRY_LOOK_S = 30.0  # The wall clock may be set while a connection waits for its expiry.
 _ASK_AGAIN_S = 1.0  # between two questions to a client whose credentials have expired
 _LATE_S = 10.0  # A client may repeat credentials that have expired for so long.
+_EXPIRED = "the credentials have expired"
+_KEY_REMOVED = "the credentials are a token whose key was removed"
 FRAME_PADDING_BYTES = 10 * 1024  # for the headers of a message, as Pulsar reserves it
 _CUT_LINES_MAX = 10  # in a minute, for all newcomers, and for each address of clients
 _REASON_CHARS_MAX = 512
@@ -136,6 +139,8 @@ class ClientConnection:
         self._noted = False  # The audit log knows why the client was not let in.
         self._original = ""  # the role for which a proxy says that it asks
         self._identified = trio.Event()  # set when credentials were checked; then renewed
+        self._lapsed = trio.Event()  # set when the key of the token was removed; then renewed
+        self._watching = False  # a task waits for the end of the credentials
         self._on_closing = on_closing
         self._nursery: trio.Nursery | None = None
         self._at_flush: list[Call] = []
@@ -231,6 +236,8 @@ class ClientConnection:
         self._on_closing()
         self._perform(self._session.ended())
         self.closing = True
+        if self._context.authentication is not None:
+            self._context.authentication.forget(self)
 
     async def _keep_alive(self) -> None:
         config = self._context.config
@@ -458,12 +465,15 @@ class ClientConnection:
                 self._noted = True
         else:
             self._caller = caller
+            self._lapsed = trio.Event()
             effects = self._session.proven(identity.role)
             if first:
                 self._note("CONNECT")
             self._note_not_renewed(effects)
-            if first and identity.expires_s is not None:
-                self.start_task(self._watch_expiry)
+            if identity.token is not None and not self.closing:
+                context.authentication.watch(self, self._check_standing)
+            if identity.expires_s is not None:
+                self._begin_watch()
         self._perform(effects)
         self._heard.set()
         self._identified.set()
@@ -487,13 +497,47 @@ class ClientConnection:
                 self._context.authentication.note_not_renewed()
                 self._note("AUTH_RESPONSE", AuthenticationError(effect.reason))
 
+    def _check_standing(self) -> None:
+        """End the session if the token was revoked, or begin its renewal if its key is gone."""
+        authentication, caller = self._context.authentication, self._caller
+        assert authentication is not None
+        assert caller is not None
+        if self.closing:
+            return
+        match authentication.standing(caller.identity):
+            case Standing.REVOKED:
+                effects = self._session.revoked()
+                for effect in effects:
+                    if isinstance(effect, session.Refuse):
+                        authentication.note_revoked()
+                        self._note("REVOKE", AuthenticationError(effect.reason))
+                self._perform(effects)
+                self.start_task(self._end_if_refused)
+            case Standing.KEY_REMOVED:
+                self._lapsed.set()
+                self._begin_watch()
+            case Standing.GOOD:
+                pass
+
     def _expired(self) -> None:
-        effects = self._session.expired()
+        effects = self._session.expired(_KEY_REMOVED if self._lapsed.is_set() else _EXPIRED)
         self._note_not_renewed(effects)
         self._perform(effects)
 
-    async def _watch_expiry(self) -> None:
-        """Ask the client for new credentials when its own expire; end the session without them."""
+    def _begin_watch(self) -> None:
+        """Start the task that waits for the end of the credentials, unless it runs."""
+        if not self._watching and not self.closing:
+            self._watching = True
+            self.start_task(self._watch_credentials)
+
+    async def _watch_credentials(self) -> None:
+        """Ask the client for new credentials when its own end; end the session without them."""
+        try:
+            await self._renew_in_time()
+        finally:
+            self._watching = False
+
+    async def _renew_in_time(self) -> None:
         while not self.closing and await self._expiry():
             self._identified = trio.Event()
             self._expired()
@@ -518,15 +562,18 @@ class ClientConnection:
             await self._identified.wait()
 
     async def _expiry(self) -> bool:
-        """Wait until the credentials expire.  Return False at once if they never do."""
+        """Wait until the credentials end.  Return False at once if they never expire."""
         assert self._caller is not None
         expires_s = self._caller.identity.expires_s
-        while expires_s is not None:
+        while not self._lapsed.is_set():
+            if expires_s is None:
+                return False
             left_s = expires_s - self._context.clock.now_ms() / 1000
             if left_s <= 0:
                 return True
-            await trio.sleep(min(left_s, _EXPIRY_LOOK_S))
-        return False
+            with trio.move_on_after(min(left_s, _EXPIRY_LOOK_S)):
+                await self._lapsed.wait()
+        return True
 
     async def _end_if_refused(self) -> None:
         """Send the refusal and close, because the task that reads waits for the client."""

@@ -46,8 +46,10 @@ ADMIN_ROLE, BROKER_ROLE = "admin", "broker"
 SERVER_NAME, ADMIN_NAME = "daybook", "admin"  # common names of certificates
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 _LOOK_S = 3600.0
+_NO_TOKEN_IS_REVOKED = b"# Each line revokes a token: id ID, digest SHA256, or role ROLE TIME.\n"
 _AUTHORITY_ENDS_SOON = timedelta(days=180)
 _KEYS = ("authority.pem", "authority.key", "token-private.pem", "token-public.pem")
+REVOKED = "revoked-tokens"
 _TOKENS = {"admin.token": ADMIN_ROLE, "broker.token": BROKER_ROLE}
 _CERTIFICATES = ("server.pem", "zookeeper.pem", "admin.pem")
 _SECRETS = ("authority.key", "token-private.pem", *_CERTIFICATES, *_TOKENS)
@@ -56,6 +58,7 @@ OWN_SETTINGS = frozenset(
     (
         *("tls_port", "https_port", "tls_certificate", "tls_key", "tls_trusted", "require_tls"),
         *("authentication", "token_secret_key", "token_public_key", "token_role_claim"),
+        *("token_secret_keys", "token_public_keys", "revoked_tokens_file"),
         *("token_audience", "authorization", "super_users", "broker_token_file", "audit_file"),
         "anonymous_role",
     )
@@ -105,6 +108,10 @@ class Security:
         return self.directory / "admin.token"
 
     @property
+    def revoked_tokens(self) -> Path:
+        return self.directory / REVOKED
+
+    @property
     def environment(self) -> Path:
         return self.directory / "environment.sh"
 
@@ -121,6 +128,7 @@ class Security:
             "tls_trusted": str(self.trusted),
             "authentication": ["token"],
             "token_public_key": str(self.directory / "token-public.pem"),
+            "revoked_tokens_file": str(self.revoked_tokens),
             "authorization": True,
             "super_users": [ADMIN_ROLE, BROKER_ROLE],
             "broker_token_file": str(self.directory / "broker.token"),
@@ -202,6 +210,11 @@ class Security:
         if (renewed := self.renew(clock)) and not is_new:
             report(_listed(renewed))
         self._make_tokens(clock)
+        if not self.revoked_tokens.exists():
+            # A list that is lost revokes nothing, and must not be missed in silence.
+            replace(self.revoked_tokens, _NO_TOKEN_IS_REVOKED, public=True)
+            if not is_new:
+                report(f"{self.revoked_tokens} was not there: it is new, and revokes no token")
 
     def renew(self, clock: WallClock) -> list[Path]:
         """Replace the certificates that are away or due; return those that were replaced.
@@ -329,14 +342,16 @@ class Security:
 
     def _make_tokens(self, clock: WallClock) -> None:
         """Write the tokens that are away, or that the keys do not know.  Raise UserError."""
-        from daybook.broker.security.keys import private_key, public_key
+        from daybook.broker.security.keys import private_key, public_keys, read_key
         from daybook.broker.security.tokens import ClaimRules, Tokens, WrongCredentialsError, create
+        from daybook.clients.cli.tokens import new_token_id
         from daybook.wire.settings import ConfigError
 
         now_s = clock.now_ms() // 1000
         try:
             key = private_key(str(self.directory / "token-private.pem"))
-            known = Tokens(public_key(str(self.directory / "token-public.pem")), ClaimRules())
+            public = public_keys(read_key(str(self.directory / "token-public.pem")))
+            known = Tokens(public, ClaimRules())
         except ConfigError as error:
             raise self._damaged_keys(str(error)) from None
 
@@ -350,7 +365,8 @@ class Security:
             file = self.directory / name
             if file.exists() and is_valid(read_private(file), role):
                 continue
-            made = create(key, {"sub": role, "iat": now_s}, {}).encode()
+            claims = {"sub": role, "iat": now_s, "jti": new_token_id()}
+            made = create(key, claims, {}).encode()
             if not is_valid(made, role):
                 raise self._damaged_keys("they do not belong together")
             replace(file, made + b"\n")

@@ -4,7 +4,8 @@ import base64
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., object])
 _SECRET_BYTES = 64  # enough for HS512
 _RSA_BITS = 2048
+_TOKEN_ID_BYTES = 16
 _PLACE = "A file, a URL file: or data:, or base64."
 
 
@@ -46,17 +48,29 @@ def _public_key_options(function: Function) -> Function:
     )
 
 
-def _key(secret: str | None, other: str | None, *, private: bool) -> "TokenKey":
-    from daybook.broker.security.keys import private_key, public_key, secret_key
+def _signing_key(secret: str | None, private: str | None) -> "TokenKey":
+    from daybook.broker.security.keys import private_key, secret_key
 
-    kind = "private" if private else "public"
-    if (secret is None) == (other is None):
-        raise UserError(f"Give one key: --secret-key or --{kind}-key.")
-    try:
+    with _one_of(secret, private, "--private-key"):
+        return secret_key(secret) if secret is not None else private_key(private or "")
+
+
+def _verifying_keys(secret: str | None, public: str | None) -> "tuple[TokenKey, ...]":
+    from daybook.broker.security.keys import public_keys, read_key, secret_key
+
+    with _one_of(secret, public, "--public-key"):
         if secret is not None:
-            return secret_key(secret)
-        assert other is not None
-        return private_key(other) if private else public_key(other)
+            return (secret_key(secret),)
+        return public_keys(read_key(public or ""))
+
+
+@contextmanager
+def _one_of(secret: str | None, other: str | None, option: str) -> Generator[None]:
+    """Raise UserError unless one key is given, or if it cannot be read in the `with` block."""
+    if (secret is None) == (other is None):
+        raise UserError(f"Give one key: --secret-key or {option}.")
+    try:
+        yield
     except ConfigError as error:
         raise UserError(f"{error}.") from None
 
@@ -124,6 +138,11 @@ def new_key_pair(algorithm: str) -> tuple[bytes, bytes]:
 # -- tokens
 
 
+def new_token_id() -> str:
+    """Return an id (`jti`) by which a single token can be revoked."""
+    return os.urandom(_TOKEN_ID_BYTES).hex()  # noqa: TID251  nobody else may have it
+
+
 @tokens.command()
 @_private_key_options
 @click.option("--subject", metavar="ROLE", help="The role that the token proves.")
@@ -162,11 +181,12 @@ def create(
         subject = _superuser(settings, subject, config)
     if not subject:
         raise UserError("Name the role that the token proves: --subject ROLE.")
-    if secret_key is None and private_key is None and settings.get("token_secret_key"):
-        secret_key = str(settings["token_secret_key"])
-    key = _key(secret_key, private_key, private=True)
+    if secret_key is None and private_key is None:
+        secret_key = _secret_of(settings)
+    key = _signing_key(secret_key, private_key)
     now_s = SystemClock().now_ms() // 1000
     content: dict[str, object] = {str(settings.get("token_role_claim", "sub")): subject}
+    content["jti"] = new_token_id()
     content |= _further(claims)
     if expires is not None:
         content["exp"] = now_s + _seconds("--expires", expires)
@@ -185,6 +205,16 @@ def _settings(config: Path | None) -> dict[str, Any]:
         return tomllib.loads(config.read_text())
     except (OSError, ValueError) as error:
         raise UserError(f"{config} cannot be read: {error}.") from None
+
+
+def _secret_of(settings: dict[str, Any]) -> str | None:
+    """Return the place of the secret that signs: the single one, or the first of several."""
+    if settings.get("token_secret_key"):
+        return str(settings["token_secret_key"])
+    places = settings.get("token_secret_keys")
+    if isinstance(places, list) and places:
+        return str(places[0])  # pyright: ignore[reportUnknownArgumentType]
+    return None
 
 
 def _superuser(settings: dict[str, Any], subject: str | None, config: Path | None) -> str:
@@ -217,14 +247,18 @@ def _further(claims: Iterable[str]) -> dict[str, object]:
 @click.argument("token", required=False)
 @output_option
 def show(token: str | None, output: OutputFormat) -> None:
-    """Show what a TOKEN says, without checking its signature; `-` reads standard input."""
-    from daybook.broker.security.tokens import WrongCredentialsError, unverified
+    """Show what a TOKEN says, without checking its signature; `-` reads standard input.
 
+    The digest is that of its signed part.  It, or the id (`jti`), revokes the token.
+    """
+    from daybook.broker.security.tokens import WrongCredentialsError, digest_of, unverified
+
+    text = _text(token)
     try:
-        header, claims = unverified(_text(token))
+        header, claims = unverified(text)
     except WrongCredentialsError as error:
         raise UserError(f"{error}.") from None
-    write_record({**header, **claims}, output)
+    write_record({**header, **claims, "digest": digest_of(text).hex()}, output)
 
 
 @tokens.command()
@@ -241,17 +275,27 @@ def validate(
     role_claim: str,
     output: OutputFormat,
 ) -> None:
-    """Check a TOKEN as a broker does, and show its role; `-` reads standard input."""
+    """Check a TOKEN as a broker does, and show its role, its id and its digest.
+
+    `-` reads standard input.  A file with several public keys counts as all of them.
+    """
     from daybook.broker.security.tokens import ClaimRules, Tokens, WrongCredentialsError
 
-    key = _key(secret_key, public_key, private=False)
+    keys = _verifying_keys(secret_key, public_key)
     now_s = SystemClock().now_ms() / 1000
     try:
-        found = Tokens(key, ClaimRules(role_claim, audience)).verify(_text(token), now_s)
+        found = Tokens(keys, ClaimRules(role_claim, audience)).verify(_text(token), now_s)
     except WrongCredentialsError as error:
         raise UserError(f"{error}.") from None
     left = None if found.expires_s is None else round(found.expires_s - now_s)
-    write_record({"role": found.role, "expires in s": left}, output)
+    assert found.token is not None
+    record = {
+        "role": found.role,
+        "expires in s": left,
+        "id": found.token.id,
+        "digest": found.token.digest.hex(),
+    }
+    write_record(record, output)
 
 
 def _text(token: str | None) -> str:

@@ -20,8 +20,8 @@ from trio.testing import MockClock
 
 from daybook.broker.errors import AuthenticationError
 from daybook.broker.security.authentication import Authentication, by_token, of_header
-from daybook.broker.security.keys import TokenKey
-from daybook.broker.security.tokens import ClaimRules, Tokens
+from daybook.broker.security.token_trust import KeyPlace, TokenTrust
+from daybook.broker.security.tokens import ClaimRules
 from daybook.wire.clock import SystemClock
 from daybook.wire.errors import ConnectionLostError
 from daybook.wire.http_framing import StrictConnection
@@ -258,8 +258,9 @@ def http_seeds() -> Mapping[str, bytes]:
 
 def run_credentials(data: bytes) -> None:
     """Tokens and headers of any form prove nothing, and raise nothing else."""
-    tokens = Tokens(TokenKey(b"k" * 32, ("HS256",)), ClaimRules("sub", ""))
-    authentication = Authentication({"token": by_token(tokens, None, FixedClock())})
+    key = KeyPlace("token_secret_key", "data:," + "k" * 32, True)
+    trust = TokenTrust([key], "", ClaimRules("sub", ""), silent_log())
+    authentication = Authentication({"token": by_token(trust, None, FixedClock())})
     choices = Choices(data)
     text = data.decode("latin-1")
 

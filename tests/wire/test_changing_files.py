@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from daybook.wire.changing_files import read_stamped, stamp_of
+from daybook.wire.changing_files import ChangingFile, read_stamped, stamp_of
 
 
 def test_a_file_that_is_written_or_replaced_has_another_stamp(tmp_path: Path) -> None:
@@ -28,5 +28,57 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "users").write_bytes(b"four")
     with pytest.raises(ValueError, match="too large"):
         read_stamped(tmp_path / "users", 3)
-    with pytest.raises(OSError, match="missing"):
-        read_stamped(tmp_path / "missing", 3)
+
+
+def test_a_changed_file_has_a_new_value_and_a_wrong_one_keeps_the_former(tmp_path: Path) -> None:
+    file, parsed = tmp_path / "number", list[bytes]()
+
+    def parse(content: bytes) -> int:
+        parsed.append(content)
+        return int(content)
+
+    file.write_bytes(b"1")
+    found = ChangingFile(file, 9, parse)
+    assert (found.value, found.look()) == (1, False)
+    file.write_bytes(b"22")
+    assert (found.look(), found.value, found.problem) == (True, 22, "")
+    for wrong in (b"x", b"much too large"):
+        file.write_bytes(wrong)
+        assert (found.look(), found.value) == (False, 22)
+        assert found.problem
+    count = len(parsed)
+    found.look()
+    assert len(parsed) == count, "an unchanged file is not read again"
+    file.unlink()
+    assert (found.look(), found.value) == (False, 22)
+    assert "No such file" in found.problem
+    file.write_bytes(b"22")
+    assert (found.look(), found.problem) == (False, "")
+
+
+def test_a_file_that_may_be_read_again_is_found_by_a_retry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A permission changes neither the size of a file nor the time of its last change."""
+    file = tmp_path / "number"
+    file.write_bytes(b"1")
+    found = ChangingFile(file, 9, int)
+    file.write_bytes(b"22")
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refuse)
+        assert not found.look()
+    assert found.problem
+    assert (found.look(), found.value) == (False, 1)
+    assert (found.look(retry=True), found.value, found.problem) == (True, 22, "")
+
+
+def test_a_file_that_cannot_be_used_at_first_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        ChangingFile(tmp_path / "number", 9, int)
+    (tmp_path / "number").write_bytes(b"x")
+    with pytest.raises(ValueError, match="invalid literal"):
+        ChangingFile(tmp_path / "number", 9, int)

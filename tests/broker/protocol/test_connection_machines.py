@@ -428,6 +428,21 @@ AUTHENTICATION = {
         greeting_overdue     -> Close
         proven alice         ->
     """,
+    "the token is revoked while the session is open": f"""
+        connect renews       -> CheckCredentials
+        proven alice         -> Greet 19
+        revoked              -> {REFUSE}
+        revoked              ->
+        expired              ->
+    """,
+    "the token is revoked while the client renews it": f"""
+        connect renews       -> CheckCredentials
+        proven alice         -> Greet 19
+        expired              -> Challenge
+        answered             -> CheckCredentials
+        revoked              -> {REFUSE}
+        proven alice         ->
+    """,
     "they expire, and the client renews them, twice": """
         connect renews       -> CheckCredentials
         proven alice         -> Greet 19

@@ -49,7 +49,7 @@ def private_der(key: Any) -> bytes:
 
 
 def tokens(rules: ClaimRules | None = None) -> Tokens:
-    return Tokens(secret_key(data_url(SECRET)), rules or ClaimRules())
+    return Tokens([secret_key(data_url(SECRET))], rules or ClaimRules())
 
 
 def signed(claims: dict[str, Any], algorithm: str = "HS256") -> str:
@@ -75,21 +75,21 @@ def test_a_token_of_the_secret_names_its_role(algorithm: str) -> None:
 def test_a_token_of_an_elliptic_curve(curve: ec.EllipticCurve, form: Any) -> None:
     key = ec.generate_private_key(curve)
     signing = private_key(data_url(private_der(key)))
-    verifier = Tokens(public_key(data_url(form(key))), ClaimRules())
+    verifier = Tokens([public_key(data_url(form(key)))], ClaimRules())
     token = create(signing, {"sub": "alice"}, {})
     assert verifier.verify(token, NOW_S).role == "alice"
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "RS384", "RS512"])
 def test_a_token_of_an_rsa_key(algorithm: str) -> None:
-    verifier = Tokens(public_key(data_url(public_der(RSA))), ClaimRules())
+    verifier = Tokens([public_key(data_url(public_der(RSA)))], ClaimRules())
     assert verifier.verify(jwt.encode({"sub": "a"}, RSA, algorithm), NOW_S).role == "a"
 
 
 @pytest.mark.parametrize("form", [public_der, public_pem])
 def test_a_token_that_is_signed_with_the_bytes_of_the_public_key_is_refused(form: Any) -> None:
     """PyJWT refuses to make such a token, so the attacker makes it by hand."""
-    verifier = Tokens(public_key(data_url(public_der(RSA))), ClaimRules())
+    verifier = Tokens([public_key(data_url(public_der(RSA)))], ClaimRules())
     head, body = (
         base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=")
         for part in ({"alg": "HS256", "typ": "JWT"}, {"sub": "admin"})
@@ -110,8 +110,8 @@ def test_a_token_without_a_signature_is_refused(algorithm: str) -> None:
     head = base64.urlsafe_b64encode(json.dumps({"alg": algorithm}).encode()).rstrip(b"=").decode()
     body = base64.urlsafe_b64encode(b'{"sub":"admin"}').rstrip(b"=").decode()
     for key in (data_url(SECRET),):
-        assert refused(Tokens(secret_key(key), ClaimRules()), f"{head}.{body}.") == "algorithm"
-    verifier = Tokens(public_key(data_url(public_der(RSA))), ClaimRules())
+        assert refused(Tokens([secret_key(key)], ClaimRules()), f"{head}.{body}.") == "algorithm"
+    verifier = Tokens([public_key(data_url(public_der(RSA)))], ClaimRules())
     assert refused(verifier, f"{head}.{body}.") == "algorithm"
 
 
@@ -165,7 +165,7 @@ def test_a_token_of_bytes() -> None:
 def test_a_short_secret_allows_only_what_it_is_long_enough_for() -> None:
     key = secret_key(data_url(SECRET[:32]))
     assert key.algorithms == ("HS256",)
-    verifier = Tokens(key, ClaimRules())
+    verifier = Tokens([key], ClaimRules())
     token = jwt.encode({"sub": "a"}, SECRET[:32], algorithm="HS256")
     assert verifier.verify(token, NOW_S).role == "a"
     with pytest.raises(ConfigError, match="31 bytes"):

@@ -13,6 +13,7 @@ import pytest
 import trio
 import trio.testing
 
+from daybook.broker.security import revoked
 from daybook.broker.security.keys import private_key, public_key
 from daybook.broker.security.tokens import ClaimRules, Tokens, create
 from daybook.clients.cli import key_files
@@ -26,6 +27,7 @@ from daybook.clients.cli.authority import (
 )
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.secure import Security, names_for
+from daybook.clients.cli.tokens import new_key_pair
 from daybook.wire.tls_files import ReloadedContext, TlsFiles, server_context
 from tests.harness.clocks import EPOCH_MS, FixedClock, VirtualClock
 from tests.wire.test_tls_files import Lines
@@ -33,7 +35,7 @@ from tests.wire.test_tls_files import Lines
 DAY_MS = 24 * 3600 * 1000
 CERTIFICATES = {"server.pem", "zookeeper.pem", "admin.pem"}
 SECRETS = {"authority.key", "token-private.pem", "admin.token", "broker.token", *CERTIFICATES}
-PUBLIC = {"authority.pem", "token-public.pem"}
+PUBLIC = {"authority.pem", "token-public.pem", "revoked-tokens"}
 
 
 @pytest.fixture
@@ -83,11 +85,34 @@ def test_the_certificate_is_made_out_to_all_names_of_the_brokers(
 def test_tokens_prove_the_roles_of_the_super_users(security: Security, clock: FixedClock) -> None:
     prepared(security, clock)
     settings = security.broker_settings(1, 2, Path("audit"))
-    known = Tokens(public_key(settings["token_public_key"]), ClaimRules())
+    known = Tokens([public_key(settings["token_public_key"])], ClaimRules())
     for file, role in ((security.admin_token, "admin"), (settings["broker_token_file"], "broker")):
         found = known.verify(Path(file).read_text().strip(), EPOCH_MS / 1000)
         assert (found.role, found.expires_s) == (role, None)
         assert role in settings["super_users"]
+
+
+def test_the_list_of_revoked_tokens_is_made_and_kept(security: Security, clock: FixedClock) -> None:
+    prepared(security, clock)
+    settings = security.broker_settings(1, 2, Path("audit"))
+    assert settings["revoked_tokens_file"] == str(security.revoked_tokens)
+    assert revoked.parse(security.revoked_tokens.read_bytes()) == revoked.Revoked()
+    security.revoked_tokens.write_text("id 7\n")
+    assert prepared(security, clock) == []
+    assert security.revoked_tokens.read_text() == "id 7\n"
+    security.revoked_tokens.unlink()
+    (told,) = prepared(security, clock)
+    assert "revokes no token" in told
+
+
+def test_a_second_pair_of_keys_may_be_added(security: Security, clock: FixedClock) -> None:
+    prepared(security, clock)
+    before = contents(security)
+    _, public = new_key_pair("ES256")
+    file = security.directory / "token-public.pem"
+    file.write_bytes(public + file.read_bytes())
+    assert prepared(security, clock) == []
+    assert changed(security, before) == {"token-public.pem"}
 
 
 def test_the_next_start_changes_nothing(security: Security, clock: FixedClock) -> None:
@@ -156,11 +181,14 @@ def test_lost_tokens_are_made_anew_and_tokens_of_other_keys_are_replaced(
     key = private_key(str(security.directory / "token-private.pem"))
     (security.directory / "admin.token").write_text(create(key, {"sub": "somebody"}, {}))
     prepared(security, clock)
-    known = Tokens(public_key(str(security.directory / "token-public.pem")), ClaimRules())
+    known = Tokens([public_key(str(security.directory / "token-public.pem"))], ClaimRules())
     assert known.verify(security.admin_token.read_text().strip(), 0).role == "admin"
 
 
-@pytest.mark.parametrize("name", sorted(PUBLIC | {"authority.key", "token-private.pem"}))
+_KEYS = ("authority.key", "authority.pem", "token-private.pem", "token-public.pem")
+
+
+@pytest.mark.parametrize("name", _KEYS)
 def test_keys_that_are_away_are_never_made_anew(
     security: Security, clock: FixedClock, name: str
 ) -> None:

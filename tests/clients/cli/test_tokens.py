@@ -1,6 +1,7 @@
 """`daybook tokens`, and the token that other commands take."""
 
 import base64
+import hashlib
 import json
 import stat
 from pathlib import Path
@@ -54,10 +55,38 @@ def test_a_key_pair_and_a_token_of_it(tmp_path: Path, algorithm: str) -> None:
     made("create-key-pair", private, public, "--algorithm", algorithm)
     assert stat.S_IMODE(private.stat().st_mode) == 0o600
     token = made("create", "--private-key", private, "--subject", "a", "--key-id", "1")
-    assert validated("--public-key", public, token) == {"role": "a", "expires in s": None}
+    found = validated("--public-key", public, token)
+    shown = json.loads(made("show", token, "--output", "json"))
+    digest = hashlib.sha256(token.rpartition(".")[0].encode()).hexdigest()
+    assert found == {"role": "a", "expires in s": None, "id": shown["jti"], "digest": digest}
+    assert shown["digest"] == digest
+    other, both = tmp_path / "other", tmp_path / "both"
+    made("create-key-pair", tmp_path / "other private", other)
+    assert tokens("validate", "--public-key", other, token).exit_code == 1
+    both.write_bytes(other.read_bytes() + public.read_bytes())
+    assert validated("--public-key", both, token) == found
     refused = tokens("validate", "--secret-key", public, token)
     assert refused.exit_code == 1
     assert "public or private key" in refused.output
+
+
+def test_each_token_has_an_id_of_its_own(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    made("create-secret-key", key)
+    create = ("create", "--secret-key", key, "--subject", "a")
+    found = {validated("--secret-key", key, made(*create))["id"] for _ in range(5)}
+    assert len(found) == 5
+    assert all(len(each) == 32 for each in found)
+    assert validated("--secret-key", key, made(*create, "--claim", "jti=mine"))["id"] == "mine"
+
+
+def test_the_first_of_several_secret_keys_signs(tmp_path: Path) -> None:
+    new, old, config = tmp_path / "new", tmp_path / "old", tmp_path / "broker.toml"
+    for key in (new, old):
+        made("create-secret-key", key)
+    config.write_text(f'token_secret_keys = ["{new}", "{old}"]\nsuper_users = ["root"]\n')
+    token = made("create", "--superuser", "--config", config)
+    assert validated("--secret-key", new, token)["role"] == "root"
 
 
 def test_a_token_for_a_super_user_needs_the_settings_of_a_broker_only(tmp_path: Path) -> None:
