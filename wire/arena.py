@@ -4,6 +4,10 @@ Receiving into fresh memory is the largest cost of a broker that only passes byt
 are recycled.  An arena is free when no view into it is left, as its reference count shows; no
 bookkeeping per message is needed.
 
+An arena is a mapping of its own and not a piece of the heap, so an arena that is dropped is free
+memory for every process at once.  `run` drops arenas that nobody needed for some seconds, so that
+a host does not keep the memory of its busiest minute.  Arenas with views stay.
+
 The pool bounds the memory that all connections of a host hold together, in bytes of arenas and not
 of payloads: a single small view pins a whole arena.  A cache or a slow consumer that keeps a
 payload for long must copy it out.  When the bound is reached, the pool first takes back arenas that
@@ -20,9 +24,13 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from sys import getrefcount
+from typing import TypeAlias
 
 import trio
+
+Arena: TypeAlias = mmap
 
 ARENA_BYTES = 1 << 20
 LITTLE_BYTES = 1 << 16
@@ -32,6 +40,9 @@ _LOOK_S = 0.1  # between looks at half frames while a connection waits for an ar
 _LOOKS_MAX = 10  # looks without progress after which a half frame is cut
 _LOOK_BYTES = 1638  # needed between two looks, to count as progress: 16 KiB/s
 _LENT_S = 1.0  # An arena that was lent for longer is taken back before new memory is allocated.
+_LOOK_UNUSED_S = 5.0  # An arena that nobody needed between two looks is dropped.
+_KEPT_ARENAS = 2  # standard arenas that a pool never drops for that
+_DROPPED_BYTES_MAX = 16 << 20  # in one turn of the loop: unmapping takes 0.1 ms a megabyte
 _FREE_REFERENCES = 2  # the local variable and the argument of getrefcount
 
 
@@ -65,7 +76,12 @@ class ArenaPool:
         self.total_bytes_max = total_bytes_max
         self.scratch = memoryview(bytearray(LITTLE_BYTES))  # never used across an `await`
         self._all_bytes = 0
-        self._retired: deque[bytearray] = deque()  # given back; views into them may still exist
+        self._retired: deque[Arena] = deque()  # given back; views into them may still exist
+        # Standard arenas without views that a look found; the one that was used last is at the end.
+        self._free: list[Arena] = []
+        self._unused = 0  # So many at the front of `_free` were not used since the last look.
+        self._kept_bytes = _KEPT_ARENAS * arena_bytes
+        self._grown = trio.Event()  # There are more arenas than a pool keeps; `run` waits for it.
         # Idle connections that hold an arena: since when, and the function that takes it back.
         self._holders: dict[object, tuple[float, Callable[[], None]]] = {}
         self._half_frames: dict[HalfFrame, None] = {}
@@ -81,7 +97,7 @@ class ArenaPool:
         """Return True if an arena of `size` bytes would bring the total above half the bound."""
         return self._all_bytes + size > self.total_bytes_max // 2
 
-    def try_acquire(self, size: int) -> bytearray | None:
+    def try_acquire(self, size: int) -> Arena | None:
         """Return an arena of at least `size` bytes, or None if the bound does not allow one now."""
         size = max(size, self.arena_bytes)
         if size == self.arena_bytes and (arena := self._recycled(3)) is not None:
@@ -106,22 +122,24 @@ class ArenaPool:
         """
         return self.total_bytes_max if size == self.arena_bytes else self.total_bytes_max * 3 // 4
 
-    def _allocate(self, size: int) -> bytearray | None:
+    def _allocate(self, size: int) -> Arena | None:
         """Allocate an arena and count it; None if there is no memory, even without free arenas."""
         try:
-            arena = bytearray(size)
-        except MemoryError:
+            arena = new_arena(size)
+        except OSError:
             self._drop_free()
             try:
-                arena = bytearray(size)
-            except MemoryError:
+                arena = new_arena(size)
+            except OSError:
                 return None
         self._all_bytes += size
+        if self._all_bytes > self._kept_bytes:
+            self._grown.set()
         return arena
 
     async def acquire(
         self, size: int, given_up: Callable[[], bool] = lambda: False
-    ) -> bytearray | None:
+    ) -> Arena | None:
         """Wait until `try_acquire` returns an arena; None if `given_up` returns True before."""
         # The callers queue for the lock, so that only the first of each queue polls.
         turn = self._turn if size <= self.arena_bytes else self._large_turn
@@ -146,7 +164,7 @@ class ArenaPool:
                 await trio.sleep(_RETRY_S)
         return None
 
-    def release(self, arena: bytearray) -> None:
+    def release(self, arena: Arena) -> None:
         """Give an arena back.  Views into it stay valid; it is recycled when they are gone."""
         self._retired.append(arena)
 
@@ -183,7 +201,48 @@ class ArenaPool:
         if slowest.looks >= _LOOKS_MAX:
             slowest.cut("a frame was begun and does not get on, and memory is short")
 
-    def _recycled(self, tries: int) -> bytearray | None:
+    # -- memory that nobody needs
+
+    async def run(self) -> None:
+        """Drop the arenas that nobody needs, forever.  Nothing wakes up while there are few."""
+        while True:
+            if self._all_bytes <= self._kept_bytes:
+                if self._grown.is_set():
+                    self._grown = trio.Event()
+                await self._grown.wait()
+            await trio.sleep(_LOOK_UNUSED_S)
+            while self._drop_unused():
+                await trio.lowlevel.checkpoint()
+            self._look_for_free()
+
+    def _drop_unused(self) -> bool:
+        """Drop some arenas that were not used since the last look; return False if none is left."""
+        turn_bytes = 0
+        while self._unused and self._all_bytes - self.arena_bytes >= self._kept_bytes:
+            if turn_bytes >= _DROPPED_BYTES_MAX:
+                return True
+            del self._free[0]
+            self._unused -= 1
+            self._all_bytes -= self.arena_bytes
+            turn_bytes += self.arena_bytes
+        return False
+
+    def _look_for_free(self) -> None:
+        """Take back arenas of idle connections, and find out which arenas have no views."""
+        while self._holders and self._take_back_oldest():
+            pass
+        for _ in range(len(self._retired)):
+            arena = self._retired.popleft()
+            if getrefcount(arena) != _FREE_REFERENCES:
+                self._retired.append(arena)
+            elif len(arena) == self.arena_bytes:
+                self._free.append(arena)
+            else:
+                self._all_bytes -= len(arena)
+        self._unused = len(self._free)
+
+    def _recycled(self, tries: int) -> Arena | None:
+        # Arenas that were given back lately come first: the others can be dropped if that suffices.
         for _ in range(min(tries, len(self._retired))):
             arena = self._retired.popleft()
             if getrefcount(arena) == _FREE_REFERENCES:
@@ -192,7 +251,11 @@ class ArenaPool:
                 self._all_bytes -= len(arena)
             else:
                 self._retired.append(arena)
-        return None
+        if not self._free:
+            return None
+        arena = self._free.pop()
+        self._unused = min(self._unused, len(self._free))
+        return arena
 
     def _take_back_oldest(self) -> bool:
         """Take back the arena that was lent first, if that was `_LENT_S` ago; True if taken."""
@@ -213,12 +276,20 @@ class ArenaPool:
             self._drop_free()
 
     def _drop_free(self) -> None:
+        self._all_bytes -= len(self._free) * self.arena_bytes
+        self._free.clear()
+        self._unused = 0
         for _ in range(len(self._retired)):
             arena = self._retired.popleft()
             if getrefcount(arena) == _FREE_REFERENCES:
                 self._all_bytes -= len(arena)
             else:
                 self._retired.append(arena)
+
+
+def new_arena(size: int) -> Arena:
+    """Map fresh memory, which is unmapped when nothing refers to it.  Raise OSError without any."""
+    return mmap(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS)
 
 
 def release_view(view: memoryview) -> None:

@@ -25,7 +25,7 @@ from struct import Struct
 
 import trio
 
-from daybook.wire.arena import LITTLE_BYTES, ArenaPool, HalfFrame, release_view
+from daybook.wire.arena import LITTLE_BYTES, Arena, ArenaPool, HalfFrame, release_view
 from daybook.wire.errors import ConnectionLostError, OversizeError, SpeaksTlsError
 from daybook.wire.outbox import Flusher
 from daybook.wire.transport import Buffer, Stream
@@ -101,7 +101,7 @@ class FrameConnection:
         self._frame_bytes_max = newcomer_frame_bytes_max or frame_bytes_max
         self._arenas = newcomer_arenas or arenas
         self._pace = pace
-        self._arena: bytearray | None = None
+        self._arena: Arena | None = None
         self._home = self._arenas  # where the arena came from
         self._view = _NOTHING  # The arena; without one, the received bytes not parsed yet.
         self._read: int = 0  # The bytes of the view between these two are not parsed yet.
@@ -364,7 +364,7 @@ class FrameConnection:
             raise ConnectionLostError(self.close_reason)
         self._move(fresh)
 
-    def _move(self, fresh: bytearray | None) -> None:
+    def _move(self, fresh: Arena | None) -> None:
         """Continue in another arena, or without one, with the bytes that are not parsed yet."""
         left = self._view[self._read : self._written]
         size = len(left)

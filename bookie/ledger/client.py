@@ -224,7 +224,7 @@ async def open_ledger_client(
     placement: Placement | None = None,
     security: BookieSecurity | None = None,
 ) -> AsyncGenerator[LedgerClient]:
-    """Open a client for an `async with`.  `flusher` runs in the caller's nursery.
+    """Open a client for an `async with`.  `flusher` runs in the caller's nursery, `arenas` here.
 
     `placement` says where the racks of bookies are read from, and which rule ensembles follow.  By
     default, bookies announce their racks.  `security` has TLS and credentials for bookies.
@@ -246,6 +246,7 @@ async def open_ledger_client(
             limits=limits.bookies,
             security=security,
         )
+        nursery.start_soon(arenas.run)
         nursery.start_soon(bookies.run)
         nursery.start_soon(directory.follow)
         nursery.start_soon(directory.probe, bookies.probe)

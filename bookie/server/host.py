@@ -219,7 +219,7 @@ async def run_bookie(
             running = _assemble(
                 config, identity, listener, store, read_only_state, marks, start_counter, seams
             )
-            await _serve(running, listener, admin_states, task_status)
+            await _serve(running, disk, listener, admin_states, task_status)
     finally:
         listener.close()
 
@@ -454,6 +454,7 @@ def _data_integrity_check(
 
 async def _serve(
     bookie: RunningBookie,
+    disk: Disk,
     listener: Listener,
     admin_states: AdminStates,
     task_status: trio.TaskStatus[RunningBookie],
@@ -461,6 +462,7 @@ async def _serve(
     """Serve until cancelled; the bookie registers when it knows its admin state."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(bookie.flusher.run)
+        nursery.start_soon(disk.run)
         nursery.start_soon(bookie.server.serve, listener)
         bookie_id = BookieId(bookie.bookie_id)
         # Before the registration: no client may see a bookie as writable that must be read-only.

@@ -135,6 +135,8 @@ class BookieServer:
         """Serve until cancelled; then close the port and every connection."""
         try:
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._arenas.run)
+                nursery.start_soon(self._newcomer_arenas.run)
                 nursery.start_soon(self._cut_idle)
                 while True:
                     self._admit(await listener.accept(), nursery)

@@ -40,7 +40,7 @@ from typing import Protocol, Self, TypeAlias, TypeVar
 import outcome
 import trio
 
-from daybook.wire.arena import ArenaPool
+from daybook.wire.arena import ArenaPool, new_arena
 
 T = TypeVar("T")
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -140,6 +140,10 @@ class Disk(Protocol):
 
     def open_appender(self) -> Appender: ...
 
+    async def run(self) -> None:
+        """Give back memory that reads needed and no longer need, forever."""
+        ...
+
 
 class FileDisk:
     """The disks of this machine.  Every call that may wait for a device runs in a thread."""
@@ -195,6 +199,9 @@ class FileDisk:
 
     def open_appender(self) -> Appender:
         return FileAppender()
+
+    async def run(self) -> None:
+        await self._buffers.run()
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await trio.to_thread.run_sync(work, limiter=self._threads)
@@ -423,7 +430,7 @@ class FileReader:
         span = -(-(before + size) // BLOCK_BYTES) * BLOCK_BYTES
         arena = self._buffers.try_acquire(span + BLOCK_BYTES)
         if arena is None:
-            arena = bytearray(span + BLOCK_BYTES)
+            arena = new_arena(span + BLOCK_BYTES)
         else:
             self._buffers.release(arena)  # reused only when no view into it is left
         skip = -ctypes.addressof(ctypes.c_char.from_buffer(arena)) % BLOCK_BYTES

@@ -82,8 +82,10 @@ class ConnectionPool:
         self._forked: ClosedError | None = None
 
     async def run(self) -> None:
-        """Flush the connections; a task in the nursery of the client."""
-        await self._flusher.run()
+        """Flush the connections, and give back memory that none of them needs, forever."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._arenas.run)
+            await self._flusher.run()
 
     async def service(self) -> BrokerConnection:
         """Return a connection to one of the brokers of the service URL."""

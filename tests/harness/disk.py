@@ -375,6 +375,9 @@ class SimulatedDisk:
     def open_appender(self) -> Appender:
         return _SimulatedAppender(self)
 
+    async def run(self) -> None:
+        await trio.sleep_forever()
+
     # ---- single operations; tests break them by overriding
 
     async def read(self, path: str, offset: int, size: int) -> bytes:

@@ -15,6 +15,7 @@ _VIEWS = "daybook.bookie.server.response_buffers"
 _ARENAS = "daybook.wire.arena"
 _CONNECTION = "daybook.wire.connection"
 _RECEIVE = "tests:tests/wire/test_receive_memory.py"
+_UNUSED = "tests:tests/wire/test_unused_arenas.py"
 _BY_SIZES = "tests:tests/bookie/ledger/test_entry_sizes.py"
 
 MUTANTS = [
@@ -197,10 +198,9 @@ MUTANTS = [
         module=_ARENAS,
         name="ArenaPool._allocate",
         replacement=Edit(
-            "    try:\n        arena = bytearray(size)\n"
-            "    except MemoryError:\n        self._drop",
-            "    self._all_bytes += size\n    try:\n        arena = bytearray(size)\n"
-            "        self._all_bytes -= size\n    except MemoryError:\n        self._drop",
+            "    try:\n        arena = new_arena(size)\n    except OSError:\n        self._drop",
+            "    self._all_bytes += size\n    try:\n        arena = new_arena(size)\n"
+            "        self._all_bytes -= size\n    except OSError:\n        self._drop",
         ),
         caught_by=f"{_RECEIVE} -k allocation",
     ),
@@ -235,6 +235,54 @@ MUTANTS = [
         name="FrameConnection.__init__",
         replacement=Edit("newcomer_frame_bytes_max or frame_bytes_max", "frame_bytes_max"),
         caught_by=f"{_RECEIVE} -k trusted",
+    ),
+    Mutant(
+        id="B23h",
+        rule="an arena with views is in use -> it is given to the next one",
+        module=_ARENAS,
+        name="ArenaPool._look_for_free",
+        replacement=Edit("getrefcount(arena) != _FREE_REFERENCES", "False"),
+        caught_by=f"{_UNUSED} -k with_views",
+    ),
+    Mutant(
+        id="B23i",
+        rule="an arena that nobody needed between two looks goes -> all that are free go",
+        module=_ARENAS,
+        name="ArenaPool.run",
+        replacement=Edit("self._look_for_free()", "self._drop_free()"),
+        caught_by=f"{_UNUSED}",
+    ),
+    Mutant(
+        id="B23j",
+        rule="an arena that was used since the last look stays -> it counts as unused",
+        module=_ARENAS,
+        name="ArenaPool._recycled",
+        replacement=Edit("self._unused = min(self._unused, len(self._free))", "pass"),
+        caught_by=f"{_UNUSED}",
+    ),
+    Mutant(
+        id="B23k",
+        rule="idle connections give their arenas back -> only when others need them",
+        module=_ARENAS,
+        name="ArenaPool._look_for_free",
+        replacement=Edit("self._holders and self._take_back_oldest()", "False"),
+        caught_by=f"{_UNUSED} -k silent",
+    ),
+    Mutant(
+        id="B23l",
+        rule="a pool with few arenas looks at nothing -> it wakes up every five seconds",
+        module=_ARENAS,
+        name="ArenaPool.run",
+        replacement=Edit("self._all_bytes <= self._kept_bytes", "False"),
+        caught_by=f"{_UNUSED} -k wakes_nobody",
+    ),
+    Mutant(
+        id="B23m",
+        rule="memory is unmapped a little at a time -> all in one turn of the loop",
+        module=_ARENAS,
+        name="ArenaPool._drop_unused",
+        replacement=Edit("turn_bytes >= _DROPPED_BYTES_MAX", "False"),
+        caught_by=f"{_UNUSED} -k several_turns",
     ),
     Mutant(
         id="B26",

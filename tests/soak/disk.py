@@ -112,6 +112,9 @@ class MoodyDisk:
     def open_appender(self) -> Appender:
         return _MoodyAppender(self, self._disk.open_appender())
 
+    async def run(self) -> None:
+        await self._disk.run()
+
     async def answer(self) -> Mood:
         """Return the mood as soon as the disk does not hang."""
         while (mood := self._mood()).stuck:  # noqa: ASYNC110  it is in a file

@@ -1,5 +1,6 @@
 """The memory of receiving is small: idle connections, half frames, and allocations that fail."""
 
+import errno
 import struct
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -9,7 +10,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from daybook.wire import arena as arena_module
-from daybook.wire.arena import LITTLE_BYTES, ArenaPool
+from daybook.wire.arena import LITTLE_BYTES, Arena, ArenaPool, new_arena
 from daybook.wire.connection import FrameConnection, FramePace
 from daybook.wire.errors import OversizeError
 from daybook.wire.outbox import Flusher
@@ -357,23 +358,23 @@ async def test_those_who_hold_an_arena_do_not_wait_for_each_other_in_a_circle(
 
 
 class _NoMemory:
-    """Replaces `bytearray` in the arena: the next `fails` allocations fail."""
+    """Replaces `new_arena`: the next `fails` allocations fail."""
 
     def __init__(self, fails: int) -> None:
         self.fails = fails
 
-    def __call__(self, size: int) -> bytearray:
+    def __call__(self, size: int) -> Arena:
         if self.fails:
             self.fails -= 1
-            raise MemoryError
-        return bytearray(size)
+            raise OSError(errno.ENOMEM, "cannot allocate memory")
+        return new_arena(size)
 
 
 def test_an_allocation_that_fails_leaves_no_share_of_the_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     arenas = ArenaPool(total_bytes_max=4 * MIB)
-    monkeypatch.setattr(arena_module, "bytearray", no_memory := _NoMemory(20), raising=False)
+    monkeypatch.setattr(arena_module, "new_arena", no_memory := _NoMemory(20))
     for _ in range(10):
         assert arenas.try_acquire(1) is None
     assert arenas.total_bytes == 0
@@ -392,7 +393,7 @@ def test_an_allocation_that_fails_frees_what_is_free_and_is_tried_again(
     arenas.release(first)
     arenas.release(second)
     del first, second
-    monkeypatch.setattr(arena_module, "bytearray", _NoMemory(1), raising=False)
+    monkeypatch.setattr(arena_module, "new_arena", _NoMemory(1))
     assert arenas.try_acquire(5 * MIB) is not None
     assert arenas.total_bytes == 5 * MIB
 
@@ -401,7 +402,7 @@ async def test_receiving_goes_on_when_memory_was_short(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
     arenas = ArenaPool(total_bytes_max=4 * MIB)
-    monkeypatch.setattr(arena_module, "bytearray", _NoMemory(30), raising=False)
+    monkeypatch.setattr(arena_module, "new_arena", _NoMemory(30))
     served = Served(arenas)
     async with serving(served):
         served.stream.feed(frame(3 * MIB) + frame(5))
