@@ -7,8 +7,9 @@ STAMP_DOCS := $(VENV)/.installed-docs
 # These tests search many schedules, or break rules on purpose; `make check` does without them.
 SEARCHES := tests/model tests/storms tests/simulation tests/fuzz tests/mutants
 
+# Only the files with such a test are read: collecting the other twelve thousand tests takes half a minute.
 # AGAIN=1 gives the tests that failed with real processes a second try: a busy machine may have held one up.
-REAL := $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations=25 --durations-min=15 -m real
+REAL := $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations=25 --durations-min=15 -m real $$(grep -rl 'mark\.real\b' tests --include='test_*.py' | sort)
 
 .PHONY: help setup demo check test lint docs bench bench-peers bench-spark sim storms mutants mutants-generic check-model fuzz soak interop clean java
 

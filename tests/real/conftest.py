@@ -12,6 +12,8 @@ from daybook.clients.testing.standalone import ANY_PORTS, StandaloneProcess
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.real.spark_session import SharedSpark
+
 _serial = count()
 
 
@@ -48,12 +50,20 @@ def admin(cluster: StandaloneProcess) -> Iterator[blocking.Admin]:
         yield admin
 
 
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
-    """Run Spark in this process, without repetitions of tasks that fail."""
-    from tests.real.spark_session import spark_session
+@pytest.fixture(scope="session")
+def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SharedSpark]":
+    """Return the Spark of this process, which is one for all files."""
+    from tests.real.spark_session import SharedSpark
 
-    with spark_session(tmp_path_factory.mktemp("warehouse")) as session:
+    shared = SharedSpark(tmp_path_factory.mktemp("warehouse"))
+    yield shared
+    shared.stop()
+
+
+@pytest.fixture(scope="module")
+def spark(shared_spark: "SharedSpark") -> "Iterator[SparkSession]":
+    """Open a session in this process, without repetitions of tasks that fail."""
+    with shared_spark.session() as session:
         yield session
 
 

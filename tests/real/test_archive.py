@@ -1,9 +1,6 @@
 """Archives on a real cluster: resumed after a failure, and read together with the topic."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -28,6 +25,7 @@ from daybook.clients.spark.schema import TYPES
 from daybook.clients.spark.selection import parse_selection
 from daybook.clients.spark.topics import TopicOffsets
 from daybook.clients.testing.standalone import StandaloneProcess
+from tests.real.commands import run_here
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
 
@@ -264,23 +262,14 @@ def test_an_archive_is_replayed_exactly_once(
 
 
 def test_archive_compact_and_replay_from_the_command_line(
-    cluster: StandaloneProcess, topic: str, tmp_path: Path
+    spark: SparkSession, cluster: StandaloneProcess, topic: str, tmp_path: Path
 ) -> None:
     fill(cluster.service_url, topic, range(COUNT))
     directory, target = str(tmp_path / "archive"), f"{topic}-again"
     url = ["--service-url", cluster.service_url]
 
     def pipeline(*arguments: str) -> tuple[list[dict[str, Any]], str]:
-        command = [sys.executable, "-m", "daybook.clients.cli.main", "pipeline", *arguments]
-        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "MASTER": "local[2]"}
-        done = subprocess.run(
-            [*command, "--output", "json"],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            env=environment,
-            check=False,
-        )
+        done = run_here("pipeline", *arguments, "--output", "json", spark=spark)
         assert done.returncode == 0, done.stderr
         table: list[dict[str, Any]] = json.loads(done.stdout)
         return table, done.stderr

@@ -12,6 +12,7 @@ import pytest
 
 from daybook.clients.testing.standalone import StandaloneProcess
 from tests.harness.processes import DAYBOOK
+from tests.real.commands import run_here
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -30,16 +31,21 @@ def environ(cluster: StandaloneProcess) -> dict[str, str]:
 
 @pytest.fixture
 def run(environ: dict[str, str]) -> Run:
+    """Return a function that runs a command: in a process if it uses the standard streams."""
+
     def run(*arguments: str, text: str = "", code: int = 0) -> "subprocess.CompletedProcess[str]":
-        done = subprocess.run(
-            [*DAYBOOK, *arguments],
-            input=text,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-            env=environ,
-        )
+        if arguments[0] in ("produce", "consume"):
+            done = subprocess.run(
+                [*DAYBOOK, *arguments],
+                input=text,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE_S,
+                check=False,
+                env=environ,
+            )
+        else:
+            done = run_here(*arguments, environ=environ)
         assert done.returncode == code, done.stderr
         return done
 

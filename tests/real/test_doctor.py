@@ -1,7 +1,6 @@
 """`daybook doctor` on a real cluster: all is well, a bookie is killed, a stream stands still."""
 
 import json
-import os
 import subprocess
 import time
 from typing import Any
@@ -12,7 +11,7 @@ from daybook.clients.python import blocking
 from daybook.clients.spark.options import parse_options
 from daybook.clients.spark.source import StreamReader
 from daybook.clients.testing.standalone import StandaloneProcess
-from tests.harness.processes import DAYBOOK
+from tests.real.commands import run_here
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("doctor")]
 PATIENCE_S = 180.0
@@ -25,15 +24,8 @@ NAMES = {
 
 def daybook(cluster: StandaloneProcess, *words: str) -> "subprocess.CompletedProcess[str]":
     places = ("DAYBOOK_SERVICE_URL", "DAYBOOK_ADMIN_URL", "DAYBOOK_ZOOKEEPER")
-    environ = {name: value for name, value in os.environ.items() if name not in places}
-    return subprocess.run(
-        [*DAYBOOK, *words],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-        env={**environ, "DAYBOOK_DIR": str(cluster.ready["dir"])},
-    )
+    unset = dict.fromkeys(places)
+    return run_here(*words, environ={**unset, "DAYBOOK_DIR": str(cluster.ready["dir"])})
 
 
 def look(cluster: StandaloneProcess, *options: str) -> tuple[int, dict[str, dict[str, Any]]]:
@@ -60,9 +52,8 @@ def test_a_whole_cluster_needs_nothing(broken: StandaloneProcess) -> None:
     assert checks["brokers"]["sentence"] == "Every registered broker answers and is ready (3)."
     assert checks["bookies"]["sentence"] == "Every bookie takes entries (3), for 3 copies of each."
     # Each address alone is enough: the cluster tells the other one.
-    bare = [*DAYBOOK, "doctor", "--output", "json"]
     for given in (["--admin-url", broken.admin_url], ["--zookeeper", broken.zookeeper]):
-        done = subprocess.run([*bare, *given], capture_output=True, check=False, timeout=PATIENCE_S)
+        done = run_here("doctor", "--output", "json", *given)
         assert done.returncode == 0, done.stdout
 
 

@@ -25,10 +25,13 @@ from daybook.clients.python.credentials import PasswordFile
 from daybook.clients.python.tls import TlsOptions
 from daybook.clients.testing.standalone import ANY_PORTS, StandaloneProcess
 from tests.harness.certificates import Authority
-from tests.harness.processes import DAYBOOK, ServerProcess
+from tests.harness.processes import ServerProcess
+from tests.real.commands import run_here
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tests.real.spark_session import SharedSpark
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("locked-clients")]
 
@@ -37,7 +40,6 @@ SECRET = bytes(range(50, 114))
 PASSWORD = "correct horse battery staple"
 NAMESPACE = "shop/eu"
 ROWS = 1000
-ATTEMPTS = 10
 LASTS_S = 6.0
 GRANTS = {
     "writer": ["produce"],
@@ -99,37 +101,17 @@ class Locked:
         return {**self.source(topic, role), **once}
 
     def run(
-        self, *words: str, environ: dict[str, str] | None = None
+        self, *words: str, spark: "SparkSession | None" = None
     ) -> "subprocess.CompletedProcess[str]":
-        """Run a command that knows the cluster by a context, with no credentials.
-
-        Spark gives a Python process ten seconds to start, and a busy machine needs more.
-        """
-        for _ in range(ATTEMPTS):
-            done = self._run(*words, environ=environ)
-            if "failed to connect back" not in done.stderr:
-                return done
-        raise AssertionError(f"no Python process of Spark has started in {ATTEMPTS} attempts")
-
-    def _run(
-        self, *words: str, environ: dict[str, str] | None
-    ) -> "subprocess.CompletedProcess[str]":
-        kept = {name: value for name, value in os.environ.items() if "DAYBOOK" not in name}
-        config = {"XDG_CONFIG_HOME": str(self.directory / "config"), "SPARK_LOCAL_IP": "127.0.0.1"}
-        done = subprocess.run(
-            [*DAYBOOK, *words],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-            env={**kept, **config, **(environ or {})},
-            cwd=self.directory,
-        )
+        """Run a command that knows the cluster by a context, with no credentials."""
+        unset = {name: None for name in os.environ if "DAYBOOK" in name}
+        config = {"XDG_CONFIG_HOME": str(self.directory / "config")}
+        done = run_here(*words, environ={**unset, **config}, directory=self.directory, spark=spark)
         assert "Traceback" not in done.stderr
         return done
 
-    def json(self, *words: str) -> Any:
-        done = self.run(*words, "--output", "json")
+    def json(self, *words: str, spark: "SparkSession | None" = None) -> Any:
+        done = self.run(*words, "--output", "json", spark=spark)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
@@ -175,16 +157,15 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory, events: Path) -> "Iterator[SparkSession]":
-    """Run Spark in this process, with the log from which its pages are made."""
-    from tests.real.spark_session import spark_session
-
-    arguments = f"--conf spark.eventLog.enabled=true --conf spark.eventLog.dir={events.as_uri()}"
-    arguments += " --conf spark.eventLog.compress=false"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYSPARK_SUBMIT_ARGS", f"{arguments} pyspark-shell")
-        with spark_session(tmp_path_factory.mktemp("warehouse")) as session:
-            yield session
+def spark(shared_spark: "SharedSpark", events: Path) -> "Iterator[SparkSession]":
+    """Open a session in this process, with the log from which its pages are made."""
+    logged = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": events.as_uri(),
+        "spark.eventLog.compress": "false",
+    }
+    with shared_spark.session(settings=logged) as session:
+        yield session
 
 
 def write(spark: "SparkSession", options: dict[str, str], rows: int = ROWS) -> None:
@@ -373,14 +354,6 @@ def test_no_plan_and_no_page_shows_a_token(
 # -- pipelines
 
 
-FAST = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-SPARK = (
-    *("--spark", "spark.master=local[2]"),
-    *("--spark", f"spark.driver.extraJavaOptions={FAST}"),
-    *("--spark", "spark.python.authenticate.socketTimeout=120s"),
-)
-
-
 def filled(locked: Locked, topic: str) -> str:
     full = locked.topic(topic)
     with locked.client("writer") as client, client.create_producer(full) as producer:
@@ -394,13 +367,15 @@ def count(locked: Locked, topic: str) -> int:
         return sum(each.next for each in client.offset_ranges(topic))
 
 
-def test_a_copy_with_produce_and_consume_alone(locked: Locked, topic: str, tmp_path: Path) -> None:
+def test_a_copy_with_produce_and_consume_alone(
+    locked: Locked, spark: "SparkSession", topic: str, tmp_path: Path
+) -> None:
     source, target = filled(locked, topic), locked.topic(f"{topic}-copy")
-    copy = ("pipeline", "copy", source, target, "--checkpoint", str(tmp_path / "c"), *SPARK)
-    done = locked.json(*copy, "--context", "copier")
+    copy = ("pipeline", "copy", source, target, "--checkpoint", str(tmp_path / "c"))
+    done = locked.json(*copy, "--context", "copier", spark=spark)
     assert (done["written"], count(locked, target)) == (100, 100)
     new = ("pipeline", "copy", source, f"{target}-new", "--checkpoint", str(tmp_path / "n"))
-    refused = locked.run(*new, "--context", "copier")
+    refused = locked.run(*new, "--context", "copier", spark=spark)
     assert refused.returncode == 1
     assert "the role 'copier' lacks the right 'tenant admin'" in refused.stderr
 
@@ -410,11 +385,11 @@ def test_a_copy_with_produce_and_consume_alone(locked: Locked, topic: str, tmp_p
     [("writer", "'consume'"), ("reader", "'produce'"), ("stranger", "lookup"), ("nobody", "")],
 )
 def test_a_copy_of_the_wrong_role(
-    locked: Locked, topic: str, tmp_path: Path, role: str, right: str
+    locked: Locked, spark: "SparkSession", topic: str, tmp_path: Path, role: str, right: str
 ) -> None:
     source, target = filled(locked, topic), locked.topic(f"{topic}-copy")
-    copy = ("pipeline", "copy", source, target, "--checkpoint", str(tmp_path / "c"), *SPARK)
-    refused = locked.run(*copy, "--context", role)
+    copy = ("pipeline", "copy", source, target, "--checkpoint", str(tmp_path / "c"))
+    refused = locked.run(*copy, "--context", role, spark=spark)
     assert refused.returncode == 1, refused.stdout
     if role == "nobody":
         assert "credentials" in refused.stderr
@@ -425,7 +400,7 @@ def test_a_copy_of_the_wrong_role(
 
 
 def test_a_configured_pipeline_names_its_token_files(
-    locked: Locked, topic: str, tmp_path: Path
+    locked: Locked, spark: "SparkSession", topic: str, tmp_path: Path
 ) -> None:
     source, target = filled(locked, topic), locked.topic(f"{topic}-out")
     for role in ("reader", "writer"):
@@ -446,31 +421,34 @@ def test_a_configured_pipeline_names_its_token_files(
         token.file = "writer.token"
         """
     )
-    run = ("pipeline", "run", str(file), "--available-now", *SPARK)
-    assert locked.json(*run)["written"] == 100
+    run = ("pipeline", "run", str(file), "--available-now")
+    assert locked.json(*run, spark=spark)["written"] == 100
     assert count(locked, target) == 100
     (tmp_path / "writer.token").write_text(token("reader"))
     with locked.client("writer") as client, client.create_producer(source) as producer:
         producer.send(b"one more")
-    refused = locked.run(*run)
+    refused = locked.run(*run, spark=spark)
     assert refused.returncode == 1
     assert "the role 'reader' lacks the right 'produce'" in refused.stderr
     assert count(locked, target) == 100
 
 
-def test_an_archive_and_its_replay(locked: Locked, topic: str, tmp_path: Path) -> None:
+def test_an_archive_and_its_replay(
+    locked: Locked, spark: "SparkSession", topic: str, tmp_path: Path
+) -> None:
     source, target = filled(locked, topic), locked.topic(f"{topic}-again")
     there = str(tmp_path / "archive")
-    archive = ("pipeline", "archive", source, there, *SPARK)
-    assert sum(row["rows"] for row in locked.json(*archive, "--context", "reader")) == 100
-    refused = locked.run(*archive, "--context", "writer")
+    archive = ("pipeline", "archive", source, there)
+    rows = locked.json(*archive, "--context", "reader", spark=spark)
+    assert sum(row["rows"] for row in rows) == 100
+    refused = locked.run(*archive, "--context", "writer", spark=spark)
     assert "the role 'writer' lacks the right 'consume'" in refused.stderr
-    replay = ("pipeline", "replay", there, target, *SPARK)
-    refused = locked.run(*replay, "--context", "reader")
+    replay = ("pipeline", "replay", there, target)
+    refused = locked.run(*replay, "--context", "reader", spark=spark)
     assert refused.returncode == 1
     assert "the role 'reader' lacks the right" in refused.stderr
     assert count(locked, target) == 0
-    locked.json(*replay, "--context", "copier")
+    locked.json(*replay, "--context", "copier", spark=spark)
     assert count(locked, target) == 100
 
 

@@ -18,7 +18,7 @@ from daybook.clients.python import blocking
 from daybook.clients.python.messages import Message
 from daybook.clients.python.schemas.fields import Int32
 from daybook.clients.testing.standalone import StandaloneProcess
-from tests.real.spark_session import spark_session
+from tests.real.spark_session import SharedSpark
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
 
@@ -34,9 +34,9 @@ class Row:
 
 
 @pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(shared_spark: SharedSpark) -> Iterator[SparkSession]:
     # A task of a local master with one number is not repeated: here it may fail twice.
-    with spark_session(tmp_path_factory.mktemp("warehouse"), "local[2,3]") as session:
+    with shared_spark.session("local[2,3]") as session:
         yield session
 
 

@@ -42,14 +42,6 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneProce
         yield running
 
 
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
-    from tests.real.spark_session import spark_session
-
-    with spark_session(tmp_path_factory.mktemp("warehouse")) as session:
-        yield session
-
-
 def insider(cluster: StandaloneProcess) -> TlsOptions:
     assert cluster.storage_tls is not None
     return cluster.storage_tls
