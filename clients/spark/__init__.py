@@ -2,6 +2,7 @@
 
 schema       the columns, and which of them a query asks for; pure
 selection    the topics of a query: by name, by pattern, or partitions of them; pure
+filters      the filters of a query that narrow what is read; pure
 options      the options of a query, and the task that the driver sends to a worker
 offsets      which offsets a query reads: bounds, limits, splits; pure
 checkpoint   the offsets of a stream as Spark stores them; pure
@@ -21,6 +22,8 @@ columns      the columns of many entries become Arrow batches
 read         runs a task: reads messages as Arrow batches
 short_errors leaves the tracebacks of workers away from errors for users
 source       implements Spark's interfaces: the format, the batch reader and the stream reader
+push_down    the source of a frame whose queries push their filters down
+frames       loads such a frame
 lag          how far queries are behind: a listener for Spark
 sink_options the options of the sink
 row_columns  the columns of a frame, as the sink takes them
@@ -38,6 +41,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from daybook.clients.spark.frames import load as load
     from daybook.clients.spark.header_marks import kafka_headers as kafka_headers
     from daybook.clients.spark.lag import LagListener as LagListener
     from daybook.clients.spark.source import DaybookDataSource as DaybookDataSource
@@ -46,6 +50,7 @@ _MODULES = {
     "DaybookDataSource": "source",
     "LagListener": "lag",
     "kafka_headers": "header_marks",
+    "load": "frames",
 }
 
 

@@ -13,7 +13,7 @@ A column that was not asked for is not computed.  A time that Spark cannot hold 
 # pyright: basic
 # (the libraries underneath have no types)
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -117,15 +117,24 @@ class _Part:
 
 
 class RowBuilder:
-    """Collects rows until there are enough for an Arrow batch."""
+    """Collects rows until there are enough for an Arrow batch.
+
+    Messages whose key is none of `only_keys` have no row.
+    """
 
     def __init__(
-        self, columns: Sequence[str], key_type: KeyType, topic: str, partition: int
+        self,
+        columns: Sequence[str],
+        key_type: KeyType,
+        topic: str,
+        partition: int,
+        only_keys: Set[bytes] | None = None,
     ) -> None:
         self._schema = arrow_schema(columns, key_type)
         self._topic = topic
         self._partition = partition
-        self._cutter = Cutter(columns, key_type)
+        self._cutter = Cutter(columns, key_type, only_keys)
+        self._needs_key = only_keys is not None
         self._has_versions = "schemaVersion" in columns
         self._parts: list[_Part] = []
         self.rows = 0
@@ -175,6 +184,8 @@ class RowBuilder:
 
         `metadata` is None if not even these can be read.
         """
+        if self._needs_key:
+            return  # These rows have none.
         publish_ms = None if metadata is None else metadata.publish_time
         batch = metadata is not None and is_batch(metadata)
         version = None if metadata is None else self._version_of(metadata)
@@ -232,8 +243,7 @@ class RowBuilder:
 
     def _timestamps(self, kind: Any) -> Any:  # noqa: ANN401
         times = [
-            -1 if (at := part.publish_ms) is None or at > TIME_MS_MAX else at
-            for part in self._parts
+            -1 if (at := shown_time_ms(part.publish_ms)) is None else at for part in self._parts
         ]
         counts = [len(part) for part in self._parts]
         repeated = np.repeat(np.array(times, np.int64), counts)
@@ -288,6 +298,11 @@ class RowBuilder:
         np.cumsum(np.concatenate(lengths), out=offsets[1:])
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(data))]
         return pa.Array.from_buffers(kind, self.rows, buffers)
+
+
+def shown_time_ms(time_ms: int | None) -> int | None:
+    """Return a time as the column shows it; None if there is none, or Spark cannot hold it."""
+    return None if time_ms is None or time_ms > TIME_MS_MAX else time_ms
 
 
 def _size_of(pairs: Properties) -> int:

@@ -12,7 +12,7 @@ A column that was not asked for is not computed.
 
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -35,6 +35,7 @@ _TIME_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999
 _SIZE_BYTES = 4
 _REGULAR_HEAD_MAX = 512  # bytes; longer metadata are not compared across all messages of a batch
 _KNOWN_MAX = 4096
+_COMPARED_MAX = 16  # keys that are compared with a whole batch, each in one pass
 _KEY, _EVENT_TIME, _SEQUENCE_ID = 2, 5, 8  # fields of SingleMessageMetadata
 _KEY_TAG, _PAYLOAD_SIZE_TAG = 0x12, 0x18  # fields 2 and 3, as one byte with their wire types
 _VARINT_BYTES_MAX = 9  # in a regular batch, so that a value fits 63 bits
@@ -139,11 +140,15 @@ class Cutter:
     """Cuts entries into columns.
 
     It remembers parsed metadata and the layout of the latest regular batch: most messages share
-    theirs.
+    theirs.  Messages whose key, as the column has it, is none of `only_keys` are left out.
     """
 
-    def __init__(self, columns: Sequence[str], key_type: KeyType) -> None:
+    def __init__(
+        self, columns: Sequence[str], key_type: KeyType, only_keys: Set[bytes] | None = None
+    ) -> None:
         self._wanted = _Wanted.by(columns, key_type)
+        assert only_keys is None or self._wanted.keys, "without keys there is nothing to compare"
+        self._only_keys = only_keys
         self._known: dict[bytes, SingleMetadata] = {}
         self._layout: _Layout | None = None
 
@@ -176,6 +181,10 @@ class Cutter:
             self._layout = layout
         wanted, single, fields = self._wanted, layout.single, layout.fields
         cut, taken = Cut(range(low, high)), rows[low:high]
+        if self._only_keys is not None:
+            kept = _rows_with(self._only_keys, taken, fields.get(_KEY))
+            cut, taken = Cut(low + kept), taken[kept]
+        count = len(taken)
         if wanted.values and not single.null_value:
             cut.values = Texts(single.payload_size, taken[:, layout.head_bytes :])
         if wanted.keys and single.key is not None:
@@ -187,11 +196,11 @@ class Cutter:
             first, last = fields[_EVENT_TIME]
             cut.event_times_ms = _varints(taken[:, first:last])
         if wanted.properties and single.properties:
-            cut.properties = [single.properties] * (high - low)
+            cut.properties = [single.properties] * count
         if wanted.key_kinds:
-            cut.key_kinds = np.full(high - low, _kind_of(single), np.int8)
+            cut.key_kinds = np.full(count, _kind_of(single), np.int8)
         if wanted.ordering_keys:  # They are equal, because the layout has no place for others.
-            cut.ordering_keys = repeated(single.ordering_key, high - low)
+            cut.ordering_keys = repeated(single.ordering_key, count)
         return cut
 
     def _layout_of(self, body: memoryview, stride: int) -> _Layout | None:
@@ -246,6 +255,8 @@ class Cutter:
         kept: Sequence[int] = range(low, high)
         if any(each.compacted_out for each in others.values()):
             kept = [i for i in kept if i not in others or not others[i].compacted_out]
+        if self._only_keys is not None:
+            kept = [i for i in kept if found.keys[i] in self._only_keys]
         wanted, cut = self._wanted, Cut(np.array(kept, np.int64))
         if wanted.values:
             raw, firsts, ends = found.body, found.firsts, found.ends
@@ -289,6 +300,21 @@ class Cutter:
                 self._known.clear()
             self._known[raw] = single
         return single
+
+
+def _rows_with(keys: Set[bytes], rows: Numbers, place: tuple[int, int] | None) -> Numbers:
+    """Return which rows of a matrix have one of the keys at a place; None if they have no key."""
+    found = np.zeros(len(rows), np.bool_)
+    if place is not None:
+        first, last = place
+        column = rows[:, first:last]
+        alike = [key for key in keys if len(key) == last - first]
+        if len(alike) > _COMPARED_MAX:
+            found = np.fromiter((each.tobytes() in keys for each in column), np.bool_, len(rows))
+        else:
+            for key in alike:
+                found |= (column == np.frombuffer(key, np.uint8)).all(axis=1)
+    return np.flatnonzero(found)
 
 
 def _single_of(metadata: pb.MessageMetadata, size: int) -> SingleMetadata:

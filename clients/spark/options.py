@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # Spark's short-lived processes import this module, and none 
     from daybook.clients.ledgers.zookeeper import ZooKeeperOptions
     from daybook.clients.pipelines.archive.checked import NamedFile
     from daybook.clients.python.reader import SealedLedger
+    from daybook.clients.spark.filters import Condition
     from daybook.clients.spark.typed_schema import TypedColumns
 
 OnUnreadable: TypeAlias = Literal["fail", "null", "skip"]
@@ -69,6 +70,7 @@ _NAMES = (
     "onUnreadable",
     "read",
     "archive",
+    "pushDown",
     "subscription",
     "outageTimeout",
     *TLS_NAMES,
@@ -174,10 +176,16 @@ class ReadTask:
     zookeeper: "ZooKeeperOptions | None" = None
     credentials: QueryCredentials = ANONYMOUS
     bookies: "BookieAccess | None" = None  # TLS and credentials for bookies
+    conditions: "tuple[Condition, ...]" = ()  # rows for which one fails are dropped
 
 
-def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """Parse the options; their names are case-insensitive.  Raise ValueError with advice."""
+def parse_options(
+    options: Mapping[str, str], *, streaming: bool, by_load: bool = False
+) -> SourceOptions:
+    """Parse the options; their names are case-insensitive.  Raise ValueError with advice.
+
+    `by_load` is True for the frame that `daybook.spark.load` makes.
+    """
     given = {name.lower(): value for name, value in options.items()}
     if not given:
         raise ValueError(
@@ -193,6 +201,8 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         if name.lower() in given:
             why = "is for batch queries; a stream has no end"
             raise ValueError(f"{name} {why if streaming else 'is for streams, not for batches'}")
+    if wants_push_down(given):
+        _check_push_down(streaming=streaming, by_load=by_load)
     service_url = _service_url(given)
     selection = parse_selection(given)
     typed = _typed(given)
@@ -222,6 +232,25 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         credentials=parse_credentials(given),
         bookies=parse_bookie_access(given),
     )
+
+
+def wants_push_down(options: Mapping[str, str]) -> bool:
+    """Return True if the options ask for filters to be pushed down."""
+    given = {name.lower(): value for name, value in options.items()}
+    return _boolean(given, "pushDown", default=False)
+
+
+def _check_push_down(*, streaming: bool, by_load: bool) -> None:
+    if streaming:
+        raise ValueError(
+            "pushDown=true is for batch queries: Spark hands no filters to streams, so leave it"
+            " out, and name partitions by assign and offsets by startingOffsets"
+        )
+    if not by_load:
+        raise ValueError(
+            "pushDown=true needs daybook.spark.load(spark, **options) in place of spark.read,"
+            " which would use the filters of one query for all others on the same frame"
+        )
 
 
 def parse_column_options(options: Mapping[str, str]) -> Columns:

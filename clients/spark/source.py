@@ -16,6 +16,7 @@ client and pyarrow are therefore imported inside the functions that need them.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from time import monotonic  # noqa: TID251  Spark's driver has no clock of trio's
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from daybook.clients.pipelines.archive.checked import NamedFile
     from daybook.clients.python.reader import TopicLedgers
     from daybook.clients.spark.cursors import Cursors
+    from daybook.clients.spark.filters import Condition
     from daybook.clients.spark.sizes import KnownSizes
     from daybook.clients.spark.topics import Held, KnownOffsets, TopicOffsets
     from daybook.clients.spark.typed_schema import TopicSchema, TypedColumns
@@ -88,6 +90,7 @@ class DaybookDataSource(DataSource):
     """The format `daybook`, for `read`, `readStream`, `write` and `writeStream`."""
 
     _topic_schema: "TopicSchema | None" = None
+    _by_load = False  # True for the source of `daybook.spark.load`
 
     @classmethod
     def name(cls) -> str:
@@ -117,7 +120,7 @@ class DaybookDataSource(DataSource):
 
     def _options(self, schema: StructType, *, streaming: bool) -> SourceOptions:
         """Return the options with the columns of the schema, which the user may have given."""
-        options = parse_options(self.options, streaming=streaming)
+        options = parse_options(self.options, streaming=streaming, by_load=self._by_load)
         for field in schema.fields:
             if not field.nullable:  # Spark would compare it with the batches, and refuse them.
                 raise ValueError(
@@ -183,35 +186,54 @@ class BatchReader(DataSourceReader):
 
     @in_one_sentence
     def partitions(self) -> Sequence[InputPartition]:
-        from daybook.clients.python.limits import ClientLimits
-        from daybook.clients.spark.topics import TopicOffsets
-
         options = self._options
-        topics = TopicOffsets(
-            options.service_url,
-            options.selection,
-            ClientLimits(),
-            options.tls,
-            options.credentials,
-        )
-        try:
-            held = _held(options, topics.held)
-            held.check_complete()
-            start = topics.resolve(options.starting or "earliest", held, "startingOffsets")
-            end = topics.resolve(options.ending, held, "endingOffsets")
-            for partition in sorted(start):
-                low, high = start[partition], end[partition]
-                if low > high:
-                    raise ValueError(
-                        f"{partition}: the query begins at offset {low}, behind its end at {high}"
-                    )
-            begin, until = _with_creations(start, held), _with_creations(end, held)
+        with asking(options) as topics:
+            held = held_by(options, topics)
+            begin, until = bounds(options, topics, held)
             return plan(options, begin, until, held, topics.ledgers)
-        finally:
-            topics.close()
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return _read(partition)
+
+
+@contextmanager
+def asking(options: SourceOptions) -> "Iterator[TopicOffsets]":
+    """Open the questions of a batch query, and close them in the end."""
+    from daybook.clients.python.limits import ClientLimits
+    from daybook.clients.spark.topics import TopicOffsets
+
+    topics = TopicOffsets(
+        options.service_url,
+        options.selection,
+        ClientLimits(),
+        options.tls,
+        options.credentials,
+    )
+    try:
+        yield topics
+    finally:
+        topics.close()
+
+
+def held_by(options: SourceOptions, topics: "TopicOffsets") -> "Held":
+    """Return the offsets that the topics of a batch query hold, and its archive."""
+    return _held(options, topics.held)
+
+
+def bounds(
+    options: SourceOptions, topics: "TopicOffsets", held: "Held"
+) -> tuple[dict[Partition, Progress], dict[Partition, Progress]]:
+    """Return where a batch query begins and ends, in each partition."""
+    held.check_complete()
+    start = topics.resolve(options.starting or "earliest", held, "startingOffsets")
+    end = topics.resolve(options.ending, held, "endingOffsets")
+    for partition in sorted(start):
+        low, high = start[partition], end[partition]
+        if low > high:
+            raise ValueError(
+                f"{partition}: the query begins at offset {low}, behind its end at {high}"
+            )
+    return _with_creations(start, held), _with_creations(end, held)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -518,8 +540,9 @@ def plan(
     end: Mapping[Partition, Progress],
     held: "Held",
     ledgers: Callable[[str], "TopicLedgers"],
+    conditions: "tuple[Condition, ...]" = (),
 ) -> list[TaskPartition]:
-    """Return the tasks that read from `start` to `end`.
+    """Return the tasks that read from `start` to `end`, and drop rows by the conditions.
 
     `ledgers` asks the owner of a topic, or of a partition, for its sealed ledgers.
     """
@@ -533,7 +556,8 @@ def plan(
     for loss in losses:
         _log.warning("%s; the query goes on, because failOnDataLoss=false", loss)
     parts = split(from_topic, options.partitions_min, options.records_per_partition_max)
-    tasks = locate((_task(options, part, held) for part in parts), ledgers)
+    whole = (replace(_task(options, part, held), conditions=conditions) for part in parts)
+    tasks = locate(whole, ledgers)
     archive_tasks = [replace(_task(options, part, held), files=files) for part, files in from_files]
     return [TaskPartition(task) for task in (*archive_tasks, *tasks)]
 

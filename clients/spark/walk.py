@@ -13,6 +13,9 @@ other chunks have none.  The first chunks may lie before the range: `look_back` 
 Messages that are encrypted, damaged, or too large when decompressed cannot be read.  The option
 `onUnreadable` decides: the query fails (`fail`), or each of them has a row without content
 (`null`), or none (`skip`).
+
+Rows for which a condition of the task fails are left out: see `filters`.  Messages without a row
+count as read, as do those that are skipped.
 """
 
 # pyright: basic
@@ -24,7 +27,7 @@ from enum import Enum, auto
 from typing import NoReturn
 
 from daybook.clients.python.protocol.chunks import Chunks
-from daybook.clients.spark.columns import Place, RowBuilder
+from daybook.clients.spark.columns import Place, RowBuilder, shown_time_ms
 from daybook.clients.spark.entry import (
     DECOMPRESSED_MAX,
     Head,
@@ -32,9 +35,11 @@ from daybook.clients.spark.entry import (
     read_head,
     unpack,
 )
+from daybook.clients.spark.filters import wanted_keys, wanted_times
 from daybook.clients.spark.offsets import DataLossError
 from daybook.clients.spark.options import ReadTask
 from daybook.wire.errors import MalformedError, WireError
+from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
 
 _log = logging.getLogger(__name__)
@@ -64,7 +69,14 @@ class RangeWalk:
 
     def __init__(self, task: ReadTask, topic: str, look_back: LookBack) -> None:
         self.expected = task.part.start
-        self.rows = RowBuilder(task.columns, task.key_type, task.topic, task.part.partition)
+        self._times = wanted_times(task.conditions)
+        self.rows = RowBuilder(
+            task.columns,
+            task.key_type,
+            task.topic,
+            task.part.partition,
+            wanted_keys(task.conditions),
+        )
         self._task = task
         self._end = task.part.end
         self._topic = topic
@@ -112,11 +124,21 @@ class RangeWalk:
         if head.is_chunk:
             self._take_chunk(head, entry, first, last)
             return
+        if not self._is_in_time(head.metadata):
+            return  # It is not even decompressed.
         low, high = self.expected - first, min(last + 1, self._end) - first
         try:
             self.rows.add(unpack(head.metadata, head.body), self._place(entry), first, low, high)
         except WireError as error:
             self._unreadable(str(error), entry, head, first, last)
+
+    def _is_in_time(self, metadata: pb.MessageMetadata) -> bool:
+        """Return False if Spark would drop all rows of an entry because of its time."""
+        if not self._times:
+            return True
+        time_ms = shown_time_ms(metadata.publish_time)
+        time_us = None if time_ms is None else time_ms * 1000
+        return all(each.holds(time_us) for each in self._times)
 
     def _refuse_unnumbered(self, entry: StoredEntry) -> NoReturn:
         raise UnreadableMessageError(
@@ -170,7 +192,8 @@ class RangeWalk:
             found = self._joined_before(head, entry, first) if body is None else body
             if isinstance(found, _Repeat):
                 return
-            self.rows.add(unpack(metadata, memoryview(found)), self._place(entry), first, 0, 1)
+            if self._is_in_time(metadata):
+                self.rows.add(unpack(metadata, memoryview(found)), self._place(entry), first, 0, 1)
             self._whole.add(metadata.uuid)
         except WireError as error:
             self._unreadable(str(error), entry, head, first, last)
