@@ -70,6 +70,11 @@ def audit_metrics(cluster: str, audit: Audit) -> Iterator[Metric]:
             "Refusals that have no line of their own in the audit log, because there were many.",
             audit.refusals.left_out,
         ),
+        (
+            "actions_summed",
+            "Allowed actions without a line of their own, because the same was done many times.",
+            audit.actions.summed,
+        ),
         ("write_failures", "Attempts to write the audit log that have failed.", audit.failures),
     ):
         counter = CounterMetricFamily(f"daybook_audit_{name}", text, labels=("cluster",))

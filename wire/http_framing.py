@@ -1,9 +1,11 @@
 """Strict HTTP/1: a server's `h11.Connection` that refuses requests which others read differently.
 
 Where a proxy and a server do not agree on where a request ends, a client can hide a request in the
-body of another one, past the rules of the proxy.  h11 accepts some such requests, as the standard
-allows.  They are refused here with 400:
+body of another one, past the rules of the proxy.  Where they do not agree on which of two headers
+counts, a client can be one role for the proxy and another one for the server.  h11 accepts some
+such requests, as the standard allows.  They are refused here with 400:
 
+    a header that says who asks, more than once
     Content-Length beside Transfer-Encoding, more than once, or as a list
     Transfer-Encoding in HTTP/1.0
     lines that end without CR, or that continue the one before
@@ -24,6 +26,7 @@ _DIGITS = re.compile(rb"[0-9]+[ \t]*")
 _BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
 _CONTINUED = re.compile(rb"\n[ \t]")
 _VERSIONS = (b"1.0", b"1.1")
+_ONLY_ONCE = (b"authorization", b"x-pulsar-auth-method-name", b"x-original-principal")
 
 
 class StrictConnection(h11.Connection):
@@ -90,6 +93,10 @@ def _why_not(request: h11.Request, head: bytes, *, chunked: bool) -> str:
         return "a line of the head does not end with CR and LF, or is continued"
     if len(lengths) > 1 or any(_DIGITS.fullmatch(each) is None for each in lengths):
         return "Content-Length has to be one number"
+    names = [name for name, _ in request.headers]
+    for name in _ONLY_ONCE:
+        if names.count(name) > 1:
+            return f"the header {name.decode()} is there more than once"
     if chunked and (lengths or request.http_version == b"1.0"):
         return "Transfer-Encoding stands beside Content-Length, or in HTTP/1.0"
     return ""

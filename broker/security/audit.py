@@ -10,7 +10,9 @@ authentication included.  Messages are not.  Credentials and bodies are never pa
 
 Nobody waits for the file: lines wait in a bounded queue, and a line with `dropped` says how many
 found no room.  Refusals have a bounded number of lines (`refusal_budget`), and a line with `source`
-and `refusals` says how many there were beyond it.  The files are bounded, too (`audit_file`).
+and `refusals` says how many there were beyond it.  So has an allowed action that is repeated
+(`action_sums`), and a line with `times` says how often it was done beyond that.  The files are
+bounded, too (`audit_file`).
 """
 
 from collections import deque
@@ -22,9 +24,16 @@ import msgspec
 import trio
 
 from daybook.broker.errors import BrokerError
+from daybook.broker.security.action_sums import Action, ActionSums
 from daybook.broker.security.audit_file import AuditFile
 from daybook.broker.security.identity import Caller
-from daybook.broker.security.refusal_budget import OTHERS, WINDOW_S, RefusalBudget
+from daybook.broker.security.refusal_budget import (
+    OTHERS,
+    WINDOW_S,
+    RefusalBudget,
+    Source,
+    host_source,
+)
 from daybook.wire.clock import WallClock
 from daybook.wire.logging import Log
 
@@ -66,13 +75,39 @@ class _Refusals:
     """Refusals of one role or host, or of all others, that have no line of their own."""
 
     time_ms: int
-    source: str
+    source: Source
     count: int
 
     def encoded(self) -> bytes:
-        source = self.source if self.source != OTHERS else "others"
+        source = self.source.name if self.source != OTHERS else "others"
         return msgspec.json.encode(
             {"time": _iso(self.time_ms), "source": source, "refusals": self.count}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Repeated:
+    """An allowed action that was repeated so often that it has no further lines of its own."""
+
+    time_ms: int
+    what: Action
+    times: int
+
+    def encoded(self) -> bytes:
+        what = self.what
+        return msgspec.json.encode(
+            {
+                "time": _iso(self.time_ms),
+                "role": what.role,
+                "original": what.original,
+                "method": what.method,
+                "peer": what.host,
+                "action": what.action,
+                "object": what.target,
+                "allowed": True,
+                "reason": "",
+                "times": self.times,
+            }
         )
 
 
@@ -89,16 +124,18 @@ class Audit:
         bytes_max: int = 0,
         files_max: int = 1,
         refusals: RefusalBudget | None = None,
+        actions: ActionSums | None = None,
     ) -> None:
         self.dropped = 0  # lines for which there was no room, since the broker started
         self.failures = 0  # attempts to write that have failed
         self.refusals = refusals or RefusalBudget()
+        self.actions = actions or ActionSums()
         self._path = path
         self._file = AuditFile(Path(path), bytes_max=bytes_max, files_max=files_max)
         self._clock = clock
         self._log = log
         self._lines_max = lines_max
-        self._waiting: deque[_Line | _Refusals] = deque()
+        self._waiting: deque[_Line | _Refusals | _Repeated] = deque()
         self._untold = 0  # dropped lines of which the file does not know
         self._some = trio.Event()
 
@@ -118,14 +155,17 @@ class Audit:
         if not self._path:
             return
         now_ms = self._clock.now_ms()
-        self._tell_refusals(self.refusals.next_window(now_ms / 1000))
-        if refused is not None and not self.refusals.admit(_source(caller, peer)):
-            return
-        # Cut here: lines wait, and clients choose how long the names are.
-        reason = None if refused is None else refused.reason[:_CHARS_MAX]
-        self._add(_Line(now_ms, caller, peer, action, target[:_CHARS_MAX], reason))
+        self._tell_sums()
+        if refused is None:
+            admitted = self.actions.admit(_action(action, peer, caller, target))
+        else:
+            admitted = self.refusals.admit(_source(caller, peer))
+        if admitted:
+            # Cut here: lines wait, and clients choose how long the names are.
+            reason = None if refused is None else refused.reason[:_CHARS_MAX]
+            self._add(_Line(now_ms, caller, peer, action, target[:_CHARS_MAX], reason))
 
-    def _add(self, line: "_Line | _Refusals") -> None:
+    def _add(self, line: "_Line | _Refusals | _Repeated") -> None:
         if len(self._waiting) >= self._lines_max:
             self.dropped += 1
             self._untold += 1
@@ -133,10 +173,15 @@ class Audit:
             self._waiting.append(line)
         self._some.set()
 
-    def _tell_refusals(self, left_out: list[tuple[str, int]]) -> None:
+    def _tell_sums(self, *, end: bool = False) -> None:
+        """Note what was only counted in the last minute; with `end`, also in this one."""
         now_ms = self._clock.now_ms()
-        for source, count in left_out:
+        now_s = now_ms / 1000
+        refusals, actions = self.refusals, self.actions
+        for source, count in refusals.end(now_s) if end else refusals.next_window(now_s):
             self._add(_Refusals(now_ms, source, count))
+        for what, times in actions.end(now_s) if end else actions.next_window(now_s):
+            self._add(_Repeated(now_ms, what, times))
 
     async def run(self) -> None:
         """Write the lines, until cancelled; then write those that wait."""
@@ -145,7 +190,7 @@ class Audit:
             while True:
                 with trio.move_on_after(WINDOW_S):
                     await self._some.wait()
-                self._tell_refusals(self.refusals.next_window(self._clock.now_ms() / 1000))
+                self._tell_sums()
                 await trio.sleep(_GATHER_S)  # so that many lines cost one write
                 try:
                     await trio.to_thread.run_sync(self._write)
@@ -162,7 +207,7 @@ class Audit:
                     failed = True
                     await trio.sleep(_RETRY_S)
         finally:
-            self._tell_refusals(self.refusals.end(self._clock.now_ms() / 1000))
+            self._tell_sums(end=True)
             try:
                 self._write()
             except OSError as error:
@@ -191,8 +236,23 @@ class Audit:
         self._untold -= untold
 
 
-def _source(caller: Caller | None, peer: str) -> str:
-    return peer.rpartition(":")[0] if caller is None else caller.identity.role[:_CHARS_MAX]
+def _source(caller: Caller | None, peer: str) -> Source:
+    if caller is None:
+        return host_source(_host(peer))
+    return Source(caller.identity.role[:_CHARS_MAX])
+
+
+def _action(action: str, peer: str, caller: Caller | None, target: str) -> Action:
+    role, original, method = "", "", ""
+    if caller is not None:
+        role, original, method = caller.identity.role, caller.original, caller.identity.method
+    return Action(
+        action, _host(peer), role[:_CHARS_MAX], original[:_CHARS_MAX], method, target[:_CHARS_MAX]
+    )
+
+
+def _host(peer: str) -> str:
+    return peer.rpartition(":")[0]
 
 
 def _iso(time_ms: int) -> str:

@@ -255,6 +255,7 @@ class Cuts:
     [
         b"GET /ok HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n",
         b"GET /ok HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\na",
+        b"GET /ok HTTP/1.1\r\nHost: x\r\nAuthorization: a\r\nauthorization: b\r\n\r\n",
         b"GET /ok HTTP/1.1\nHost: x\n\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     ],

@@ -15,6 +15,9 @@ GOOD = {
     "no body": HEAD + b"\r\n",
     "a length": HEAD + b"Content-Length: 2\r\n\r\nab",
     "chunks": CHUNKED + b"1\r\na\r\n1;x=y\r\nb\r\n0\r\n\r\n",
+    "one of each": HEAD
+    + b"Authorization: Bearer a\r\nX-Pulsar-Auth-Method-Name: token\r\n"
+    + b"X-Original-Principal: a\r\n\r\n",
     "version 1.0": b"GET /x HTTP/1.0\r\n\r\n",
     "line feeds in a body": HEAD + b"Content-Length: 4\r\n\r\n\n\n\n ",
 }
@@ -35,6 +38,10 @@ BAD = {
     "a trailer with bare line feeds": CHUNKED + b"0\r\nX: y\n\nGET /y HTTP/1.1\r\n",
     "an end without CR": CHUNKED + b"0\r\n\nGET /y HTTP/1.1\r\n",
     "another coding": HEAD + b"Transfer-Encoding: xchunked\r\n\r\n",
+    "two tokens": HEAD + b"Authorization: Bearer a\r\nAuthorization: Bearer b\r\n\r\n",
+    "the same token twice": HEAD + b"Authorization: a\r\nX: y\r\nAUTHORIZATION: a\r\n\r\n",
+    "two methods": HEAD + 2 * b"X-Pulsar-Auth-Method-Name: token\r\n" + b"\r\n",
+    "two principals": HEAD + b"X-Original-Principal: a\r\nx-original-principal: b\r\n\r\n",
     "a space before the colon": HEAD + b"Content-Length : 2\r\n\r\n",
 }
 
@@ -87,6 +94,8 @@ _LINES = st.lists(
             b"Content-Length: 3, 3",
             b"Transfer-Encoding: chunked",
             b"Host: x",
+            b"Authorization: Bearer a",
+            b"authorization: Bearer b",
             b" folded",
             b"X: y",
         ]
@@ -109,4 +118,5 @@ def test_a_served_request_has_one_way_to_be_read(lines: list[bytes], ends: list[
         assert read_head.count(b"\n") == read_head.count(b"\r\n")
         assert b"\n " not in read_head
         lower = read_head.lower()
+        assert lower.count(b"authorization") <= 1
         assert lower.count(b"content-length") + lower.count(b"transfer-encoding") <= 1

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import stat
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,10 +18,11 @@ from trio.testing import MockClock
 
 from daybook.broker.errors import AuthorizationError
 from daybook.broker.security import audit as audit_module
+from daybook.broker.security.action_sums import Action, ActionSums
 from daybook.broker.security.audit import Audit
 from daybook.broker.security.audit_file import AuditFile
 from daybook.broker.security.identity import Caller, Identity
-from daybook.broker.security.refusal_budget import RefusalBudget
+from daybook.broker.security.refusal_budget import OTHERS, RefusalBudget, Source, host_source
 from daybook.broker.service.places import Places
 from daybook.wire.logging import silent_log
 from daybook.wire.messages.registry import encode
@@ -317,7 +319,9 @@ async def test_a_flood_of_refusals_has_few_lines_and_its_number(tmp_path: Path) 
     found = lines(path)
     refused = [each for each in found if each.get("allowed") is False]
     assert len(refused) == 6
-    assert sum(each.get("allowed") is True for each in found) == 50
+    allowed = [each for each in found if each.get("allowed")]
+    assert len(allowed) == 21
+    assert [each["times"] for each in allowed if "times" in each] == [30]
     left_out = {each["source"]: each["refusals"] for each in found if "source" in each}
     assert left_out == {"10.0.0.1": 47, "alice": 48}
     assert audit.refusals.left_out == 95
@@ -329,7 +333,7 @@ def test_each_refusal_is_noted_or_counted(steps: list[tuple[int, int]]) -> None:
     for source, passed_s in steps:
         now_s += passed_s
         told += sum(count for _, count in budget.next_window(now_s))
-        noted += budget.admit(f"source-{source}")
+        noted += budget.admit(host_source(f"source-{source}"))
     told += sum(count for _, count in budget.end(now_s))
     assert noted + told == len(steps)
     assert told == budget.left_out
@@ -337,12 +341,125 @@ def test_each_refusal_is_noted_or_counted(steps: list[tuple[int, int]]) -> None:
 
 def test_the_sources_that_are_told_apart_are_bounded() -> None:
     budget = RefusalBudget(1, 10)
-    for source in range(5_000):
-        budget.admit(f"10.{source}")
+    sources = [host_source(f"10.{high}.{low}.1") for high in range(50) for low in range(100)]
+    noted = sum(map(budget.admit, sources))
+    assert noted == 2_000
     assert len(budget._left_out) <= 1_001
     told = budget.end(0.0)
     assert len(told) == 21
-    assert sum(count for _, count in told) == 4_990
+    assert sum(count for _, count in told) == 5_000 - noted
+
+
+NETWORKS: dict[str, Callable[[int], str]] = {
+    "one host": lambda number: "10.0.0.1",
+    "hosts of one network": lambda number: f"10.0.0.{number % 256}",
+    "many networks": lambda number: f"10.{number % 9}.{number % 900 // 9}.{number // 900}",
+    "addresses of IPv6": lambda number: f"2001:db8:7:{number:x}::1",
+}
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_a_flood_of_refusals_hides_no_first_refusal_of_another_source(kind: str) -> None:
+    budget = RefusalBudget()
+    noted = sum(budget.admit(host_source(NETWORKS[kind](number))) for number in range(20_000))
+    assert noted <= 3_000
+    for other in ("192.0.2.1", "2001:db8:8::1", "unknown"):
+        assert budget.admit(host_source(other)), other
+    assert budget.admit(Source("alice"))
+    # A role is no host, even if it is named like one.
+    assert budget.admit(Source("10.0.0.1"))
+
+
+def test_a_flood_of_refusals_of_roles_hides_no_host() -> None:
+    budget = RefusalBudget()
+    assert sum(budget.admit(Source(f"role-{number}")) for number in range(5_000)) == 1_000
+    assert budget.admit(host_source("10.0.0.1"))
+    assert sum(count for _, count in budget.end(0.0)) == 4_000
+    assert budget.admit(Source("role-4999"))
+
+
+def test_a_network_is_bounded_and_begins_anew_each_minute() -> None:
+    budget = RefusalBudget()
+    hosts = [host_source(f"10.0.0.{number}") for number in range(256)]
+    for _ in range(2):
+        assert sum(map(budget.admit, hosts)) == 100
+        assert not budget.admit(hosts[-1])
+        (*_, (last, rest)) = budget.next_window(budget._began_s + 60)
+        assert (last, rest) == (OTHERS, 157 - 21)
+    assert host_source("::1") == host_source("[::1]")._replace(name="::1")
+
+
+# -- actions that are repeated
+
+
+def test_an_action_that_is_repeated_has_few_lines_and_its_number(tmp_path: Path) -> None:
+    path, clock = tmp_path / "audit", FixedClock()
+    ben = Caller(Identity("ben", "token"))
+    audit = Audit(str(path), clock, silent_log(), actions=ActionSums(2))
+    for number in range(50):
+        audit.note("PRODUCER", f"10.0.0.1:{number}", ALICE, "topic a")
+    for others in (
+        ("PRODUCER", "10.0.0.1:1", ben, "topic a"),
+        ("PRODUCER", "10.0.0.1:1", Caller(Identity("alice", "token"), "ben"), "topic a"),
+        ("PRODUCER", "10.0.0.2:1", ALICE, "topic a"),
+        ("PRODUCER", "10.0.0.1:1", ALICE, "topic b"),
+        ("SUBSCRIBE", "10.0.0.1:1", ALICE, "topic a"),
+    ):
+        audit.note(*others)
+    audit._write()
+    assert len(lines(path)) == 2 + 5
+    clock.now += 60_000
+    audit.note("PRODUCER", "10.0.0.1:1", ALICE, "topic a")
+    audit._write()
+    summed, again = lines(path)[7:]
+    assert summed.pop("time") != ""
+    assert summed == {
+        "role": "alice",
+        "original": "",
+        "method": "token",
+        "peer": "10.0.0.1",
+        "action": "PRODUCER",
+        "object": "topic a",
+        "allowed": True,
+        "reason": "",
+        "times": 48,
+    }
+    assert "times" not in again
+    assert audit.actions.summed == 48
+
+
+async def test_the_sums_are_written_when_the_broker_ends(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    audit = Audit(str(path), FixedClock(), silent_log(), actions=ActionSums(1))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(audit.run)
+        await trio.lowlevel.checkpoint()
+        for _ in range(5):
+            audit.note("A", "peer:1", ALICE)
+        nursery.cancel_scope.cancel()
+    assert [each.get("times", 1) for each in lines(path)] == [1, 4]
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 20)), max_size=80))
+def test_each_action_has_a_line_or_is_counted(steps: list[tuple[int, int]]) -> None:
+    sums, now_s, noted, told = ActionSums(2, 5), 1000.0, 0, 0
+    for number, passed_s in steps:
+        now_s += passed_s
+        told += sum(times for _, times in sums.next_window(now_s))
+        noted += sums.admit(Action(str(number), "", "", "", "", ""))
+        assert len(sums._times) <= 5
+    told += sum(times for _, times in sums.end(now_s))
+    assert noted + told == len(steps)
+    assert told == sums.summed
+
+
+def test_the_actions_that_are_told_apart_are_bounded_and_the_busy_one_stays() -> None:
+    sums, busy = ActionSums(1, 10), Action("A", "", "", "", "", "busy")
+    for number in range(1_000):
+        assert sums.admit(busy) is (number == 0)
+        assert sums.admit(busy._replace(target=str(number)))
+        assert len(sums._times) <= 10
+    assert sums.end(0.0) == [(busy, 999)]
 
 
 # -- before the authentication
