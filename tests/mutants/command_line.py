@@ -136,4 +136,28 @@ MUTANTS = [
         replacement=Edit("if pending is not None", "if False"),
         caught_by=_BY_REST,
     ),
+    Mutant(
+        id="CL5 files",
+        rule="the files of a context are looked at when it is added -> when it is used",
+        module="daybook.clients.cli.context",
+        name="_check",
+        replacement=Edit("_check_files(made, given)", "pass"),
+        caught_by="tests:tests/clients/cli/test_contexts.py -k files_of_a_context",
+    ),
+    Mutant(
+        id="CL5 options",
+        rule="an error of a command names its options -> the arguments of the Python client",
+        module="daybook.clients.cli.broker_client",
+        name="in_options",
+        replacement=Edit("_OPTIONS.get(found[0], found[0])", "found[0]"),
+        caught_by="tests:tests/clients/cli/test_broker_client.py -k arguments_become",
+    ),
+    Mutant(
+        id="CL5 fields",
+        rule="an error about a file of TLS names its field -> another one",
+        module="daybook.clients.python.tls",
+        name="_fields_in",
+        replacement=Edit("path is not None and str(path) in error", "path is not None"),
+        caught_by="tests:tests/clients/python/test_tls.py -k without_a_use",
+    ),
 ]
