@@ -160,4 +160,20 @@ MUTANTS = [
         replacement=Edit("path is not None and str(path) in error", "path is not None"),
         caught_by="tests:tests/clients/python/test_tls.py -k without_a_use",
     ),
+    Mutant(
+        id="CL6 others",
+        rule="a file that is none of users stays as it is -> it is replaced",
+        module="daybook.clients.cli.bookie_users",
+        name="_lines",
+        replacement=Edit("parse_users(text)", "pass"),
+        caught_by="tests:tests/clients/cli/test_bookie_users.py -k other_files",
+    ),
+    Mutant(
+        id="CL6 changed",
+        rule="a user has one line -> one more with each password",
+        module="daybook.clients.cli.bookie_users",
+        name="_without",
+        replacement=Edit('if not line.strip().startswith(f"{user}{_HASH}")', ""),
+        caught_by="tests:tests/clients/cli/test_bookie_users.py -k changed_and_removed",
+    ),
 ]
