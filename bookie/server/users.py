@@ -14,7 +14,7 @@ from pathlib import Path
 import trio
 
 from daybook.wire.changing_files import FileStamp, read_stamped, stamp_of
-from daybook.wire.digest_md5 import REALM, SECRET_BYTES
+from daybook.wire.digest_users import parse_users
 from daybook.wire.logging import Log
 from daybook.wire.settings import ConfigError
 
@@ -61,30 +61,5 @@ class Users:
 
     def _read(self) -> None:
         stamp, content = read_stamped(self._path, _FILE_BYTES_MAX)
-        self._secrets = parse(content.decode())
+        self._secrets = parse_users(content.decode())
         self._stamp = stamp
-
-
-def parse(text: str) -> dict[str, bytes]:
-    """Return the hash of each user.  Raise ValueError, which never quotes a line."""
-    secrets: dict[str, bytes] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        line = line.strip()
-        if not line or line.startswith("#"):
-            continue
-        user, realm, digits = ["", "", *line.rsplit(":", 2)][-3:]
-        if realm != REALM or not user:
-            raise ValueError(
-                f"line {number} is not user:{REALM}:hash: write it with"
-                f" `htdigest FILE {REALM} USER`"
-            )
-        try:
-            secret = bytes.fromhex(digits)
-        except ValueError:
-            secret = b""
-        if len(secret) != SECRET_BYTES:
-            raise ValueError(
-                f"line {number}: the hash is not {2 * SECRET_BYTES} hexadecimal digits"
-            )
-        secrets[user] = secret
-    return secrets

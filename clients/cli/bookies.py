@@ -7,6 +7,7 @@ daybook bookies decommission b1:3181 [--wait-retention] [--no-wait] [--cancel]
 daybook bookies recommission b1:3181
 daybook bookies replace-disk b1:3181 [--no-wait]
 daybook bookies repair bookie-1 [--set-aside]
+daybook bookies password FILE USER [--remove]
 """
 
 import os
@@ -42,6 +43,7 @@ from daybook.bookie.replication.decommission import (
 )
 from daybook.bookie.replication.protocol.replica_check import bookies_of
 from daybook.bookie.replication.replace_disk import DiskReplacement, Readmission
+from daybook.clients.cli.bookie_users import password
 from daybook.clients.cli.control import ask
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.ledger_client import open_client
@@ -74,6 +76,9 @@ _SHOWN = 5
 @click.group()
 def bookies() -> None:
     """List the bookies of a cluster, check them, remove them, bring them back."""
+
+
+bookies.add_command(password)
 
 
 @bookies.command(name="list", short_help="List the bookies and their states.")

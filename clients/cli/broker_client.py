@@ -3,6 +3,7 @@
 While no broker answers, a command says so on standard error, and how long it will keep trying.
 """
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -40,6 +41,14 @@ T = TypeVar("T")
 # A user waits for the answer.  Topics of a broker that died move to another one in less time.
 PATIENCE_S = 30.0
 LIMITS = ClientLimits(operation_timeout_s=PATIENCE_S)
+_OPTIONS = {
+    "token=": "--token-file",
+    "basic=": "--basic-password-file",
+    "trusted=": "--tls-trusted",
+    "certificate=": "--tls-certificate",
+    "key=": "--tls-key",
+}
+_ARGUMENTS = re.compile(r"(?<=[( ])(?:token|basic|trusted|certificate|key)=(?=[,)])")
 _NEXT = (
     "Try again when the cluster runs; `daybook local status` shows the ZooKeeper, bookies and"
     " brokers of a standalone cluster."
@@ -107,6 +116,14 @@ def error_sentence(error: Exception, url: str, option: str, *, changes: bool = F
     return None if sentence is None else f"{sentence}{context_note(url)}"
 
 
+def in_options(error: Exception) -> str:
+    """Return an error of the Python client with options in the place of arguments."""
+    words = _ARGUMENTS.sub(lambda found: _OPTIONS.get(found[0], found[0]), str(error))
+    return words.replace("as `trusted`", "with --tls-trusted").replace(
+        "(verify_host)", "(--tls-no-verify-host)"
+    )
+
+
 def _sentence(error: Exception, url: str, option: str, *, changes: bool) -> str | None:
     match error:
         case UnavailableError():
@@ -126,12 +143,15 @@ def _sentence(error: Exception, url: str, option: str, *, changes: bool) -> str 
         case InDoubtError():
             return f"{error}. The request may have been carried out: look before you try it again."
         case TlsError():
-            return f"{error}. The options are --tls-trusted, --tls-certificate and --tls-key."
+            return (
+                f"{in_options(error)}. The options are --tls-trusted, --tls-certificate and"
+                " --tls-key."
+            )
         case (
             CredentialsError() | RefusedError(code=pb.AuthenticationError) | AdminError(status=401)
         ):
             return (
-                f"{error}. The options are --token-file, and --basic-user with"
+                f"{in_options(error)}. The options are --token-file, and --basic-user with"
                 " --basic-password-file."
             )
         case BrokerError() | ValueError():

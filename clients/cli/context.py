@@ -9,7 +9,7 @@ import msgspec
 
 from daybook.clients.cli.chosen import complete_names
 from daybook.clients.cli.contexts import NAME_FORM, Context, changed, contexts_file, load
-from daybook.clients.cli.credentials import credentials_of
+from daybook.clients.cli.credentials import Given, credentials_of
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import Function, OutputFormat, check_zookeeper, output_option
 from daybook.clients.cli.output import write_record, write_rows
@@ -17,6 +17,7 @@ from daybook.clients.cli.output import write_record, write_rows
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _COLUMNS = ("context", "in_use", "service_url", "admin_url", "zookeeper")
 _ADDRESSES = ("service_url", "admin_url", "zookeeper")
+_PARTS_OF_TOKEN = 3
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -75,7 +76,8 @@ def add(
 ) -> None:
     """Add a context NAME.
 
-    Credentials stay in their files, and only the paths of these files are kept.
+    Credentials stay in their files, and only the paths of these files are kept. The files have to
+    be there, and to be what the options say.
     """
     if _NAME.fullmatch(name) is None:
         raise UserError(f"{name!r} is not a name: {NAME_FORM}.")
@@ -186,9 +188,36 @@ def _check(made: Context) -> None:
             "The options of TLS are for pulsar+ssl:// and https://, and no URL begins like that."
         )
     token, password = made.token_file, made.basic_password_file
-    credentials_of(
+    given = credentials_of(
         None,
         None if token is None else Path(token),
         made.basic_user,
         None if password is None else Path(password),
     )
+    _check_files(made, given)
+
+
+def _check_files(made: Context, given: Given) -> None:
+    """Raise UserError for files that cannot be read, or are not what the options say.
+
+    Otherwise each command would say so later, and it would not be clear that the context is wrong.
+    """
+    from daybook.clients.cli.broker_client import in_options
+    from daybook.clients.python.credentials import Credentials
+    from daybook.clients.python.errors import CredentialsError, TlsError
+    from daybook.clients.python.tls import TlsOptions, check_files
+
+    try:
+        if given.token is not None:
+            parts = Credentials(given.token).data().split(b".")
+            if len(parts) != _PARTS_OF_TOKEN:
+                raise UserError(
+                    f"{made.token_file} holds no token, which has three parts with dots in between"
+                    " (--token-file)."
+                )
+        if given.basic is not None:
+            given.basic()
+        if made.tls_trusted or made.tls_certificate or made.tls_key:
+            check_files(TlsOptions(made.tls_trusted, made.tls_certificate, made.tls_key))
+    except (CredentialsError, TlsError) as error:
+        raise UserError(f"{in_options(error)}.") from None

@@ -10,7 +10,8 @@ A broker asks for the token at the beginning of each connection, and once more w
 it has seen expires.  So a file or a function keeps a client connected for as long as it has a valid
 token.  A function must not wait for long, because nothing else of the client runs meanwhile.
 
-Credentials have no readable form: they do not get into logs, errors and plans.
+Credentials have no readable form: they do not get into logs, errors and plans.  Errors name the
+argument in brackets, such as (token=).
 """
 
 import base64
@@ -43,9 +44,9 @@ class PasswordFile:
 
     def __call__(self) -> str:
         """Return 'user:password'.  Raise CredentialsError."""
-        password = _read(self.path, "password").rstrip("\r\n")
+        password = _read(self.path, "password", "basic").rstrip("\r\n")
         if not password:
-            raise CredentialsError(f"the password file {self.path} is empty")
+            raise CredentialsError(f"the password file {self.path} is empty (basic=)")
         return f"{self.user}:{password}"
 
 
@@ -98,41 +99,50 @@ NOBODY = Credentials()
 
 
 def _token(token: Token) -> str:
+    what = "the token"
     if not isinstance(token, str):
-        token = _called(token, "token")
+        token = _called(token, "token", "token")
     elif token.startswith(_FILE):
-        token = _read(unquote(urlsplit(token).path), "token")
+        path = unquote(urlsplit(token).path)
+        what = f"the token in {path}"
+        token = _read(path, "token", "token")
     token = token.strip()
     if not token or not token.isascii() or not token.isprintable():
-        raise CredentialsError("the token is empty, or is not one line of ASCII")
+        raise CredentialsError(f"{what} is empty, or is not one line of ASCII (token=)")
     return token
 
 
 def _basic(basic: Basic) -> str:
     if isinstance(basic, str):
         return basic
-    found = _called(basic, "password")
+    found = _called(basic, "password", "basic")
     if ":" not in found:
-        raise CredentialsError("the function that returns the password has no 'user:password'")
+        raise CredentialsError(
+            "the function that returns the password has no 'user:password' (basic=)"
+        )
     return found
 
 
-def _called(function: Callable[[], str], what: str) -> str:
+def _called(function: Callable[[], str], what: str, argument: str) -> str:
     try:
         return function()
     except CredentialsError:
         raise
     except Exception as error:
         raise CredentialsError(
-            f"the function that returns the {what} has failed: {type(error).__name__}"
+            f"the function that returns the {what} has failed: {type(error).__name__} ({argument}=)"
         ) from error
 
 
-def _read(path: str | PathLike[str], what: str) -> str:
+def _read(path: str | PathLike[str], what: str, argument: str) -> str:
     try:
         return Path(path).read_text()
     except OSError as error:
-        raise CredentialsError(f"the {what} file {path} cannot be read: {error.strerror}") from None
+        raise CredentialsError(
+            f"the {what} file {path} cannot be read: {error.strerror} ({argument}=)"
+        ) from None
     except UnicodeDecodeError:
         # Its words would quote the content.
-        raise CredentialsError(f"the {what} file {path} is not a text in UTF-8") from None
+        raise CredentialsError(
+            f"the {what} file {path} is not a text in UTF-8 ({argument}=)"
+        ) from None

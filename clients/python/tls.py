@@ -3,16 +3,20 @@
     connect("pulsar+ssl://broker:6651", tls=TlsOptions(trusted="ca.pem"))
 
 A client whose URL says TLS reaches every broker with TLS, and no answer of a broker changes that.
+Errors about a file name its field in brackets, such as (trusted=).
 """
 
 import logging
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from daybook.clients.python.errors import TlsError
 from daybook.wire.transport import Listener, Network, Stream
+
+if TYPE_CHECKING:
+    from daybook.wire.tls_files import ReloadedContext
 
 _log = logging.getLogger("daybook.client")
 TLS_SCHEMES = ("pulsar+ssl", "https")
@@ -59,37 +63,48 @@ class _TlsNetwork:
     """A network whose connections all have TLS."""
 
     def __init__(self, network: Network, options: TlsOptions) -> None:
-        # Slow to import, and needed for TLS alone.
-        from functools import partial
+        from daybook.wire.tls import TlsClient  # slow to import, and needed for TLS alone
 
-        from daybook.wire.clock import SystemClock
-        from daybook.wire.logging import Log
-        from daybook.wire.tls import TlsClient
-        from daybook.wire.tls_files import (
-            ReloadedContext,
-            TlsFiles,
-            TlsFilesError,
-            client_context,
-        )
-
-        files = TlsFiles(_path(options.certificate), _path(options.key), _path(options.trusted))
-        try:
-            contexts = ReloadedContext(
-                files,
-                partial(client_context, verify_host=options.verify_host),
-                clock=SystemClock(),
-                log=cast("Log", _ClientLog()),
-            )
-        except TlsFilesError as error:
-            raise TlsError(str(error)) from None
         self._network = network
-        self._tls = TlsClient(contexts)
+        self._tls = TlsClient(_contexts(options))
 
     async def connect(self, host: str, port: int) -> Stream:
         return await self._tls.connect(await self._network.connect(host, port), host)
 
     async def listen(self, host: str, port: int) -> Listener:
         return await self._network.listen(host, port)
+
+
+def check_files(options: TlsOptions) -> None:
+    """Raise TlsError if a file cannot be read, or is not what it ought to be."""
+    _contexts(options)
+
+
+def _contexts(options: TlsOptions) -> "ReloadedContext":
+    # Slow to import, and needed for TLS alone.
+    from functools import partial
+
+    from daybook.wire.clock import SystemClock
+    from daybook.wire.logging import Log
+    from daybook.wire.tls_files import ReloadedContext, TlsFiles, TlsFilesError, client_context
+
+    files = TlsFiles(_path(options.certificate), _path(options.key), _path(options.trusted))
+    try:
+        return ReloadedContext(
+            files,
+            partial(client_context, verify_host=options.verify_host),
+            clock=SystemClock(),
+            log=cast("Log", _ClientLog()),
+        )
+    except TlsFilesError as error:
+        raise TlsError(f"{error} ({_fields_in(str(error), options)})") from None
+
+
+def _fields_in(error: str, options: TlsOptions) -> str:
+    """Return the fields whose files an error names, as a caller writes them."""
+    fields = {"trusted": options.trusted, "certificate": options.certificate, "key": options.key}
+    named = [name for name, path in fields.items() if path is not None and str(path) in error]
+    return ", ".join(f"{name}=" for name in named or ("certificate", "key"))
 
 
 def _path(path: AnyPath | None) -> Path | None:

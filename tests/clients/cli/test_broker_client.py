@@ -34,3 +34,20 @@ def test_the_options_for_tls_and_credentials_are_named(
     assert str(error) in sentence
     assert ("The options are" in sentence) is (options is not None)
     assert options is None or options in sentence
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (CredentialsError("the file cannot be read (token=)"), "be read (--token-file). The"),
+        (CredentialsError("the file is empty (basic=)"), "is empty (--basic-password-file). The"),
+        (TlsError("give both (certificate=, key=)"), "both (--tls-certificate, --tls-key). The"),
+        (TlsError("name the file as `trusted`"), "the file with --tls-trusted. The"),
+        (TlsError("turn it off (verify_host)"), "off (--tls-no-verify-host). The"),
+        (TlsError("monkey=banana (other=)"), "monkey=banana (other=). The"),
+    ],
+)
+def test_arguments_become_options(error: BrokerError, says: str) -> None:
+    sentence = error_sentence(error, URL, "--service-url")
+    assert sentence is not None
+    assert says in sentence

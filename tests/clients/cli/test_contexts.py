@@ -19,6 +19,7 @@ from daybook.clients.cli.options import (
     zookeeper_options,
 )
 from tests.clients.cli.conftest import Daybook
+from tests.harness.certificates import Authority
 
 PROD = "pulsar://127.0.0.1:9"
 PROD_ADMIN = "http://127.0.0.1:9"
@@ -107,6 +108,45 @@ def test_contexts_are_used_listed_and_removed() -> None:
 def test_a_context_that_no_command_could_use(arguments: tuple[str, ...], says: str) -> None:
     assert says in run("context", "add", "x", *arguments, code=1)
     assert contexts.load().contexts == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--token-file", "none"), "none cannot be read: No such file or directory (--token-file)"),
+        (("--token-file", "lines"), "is not one line of ASCII (--token-file)"),
+        (("--token-file", "password"), "password holds no token"),
+        (("--token-file", "empty"), "empty is empty, or is not one line"),
+        (("--basic-password-file", "empty"), "empty is empty (--basic-password-file)"),
+        (("--basic-password-file", "none"), "No such file or directory (--basic-password-file)"),
+        (("--tls-trusted", "none"), "No such file or directory (--tls-trusted)"),
+        (("--tls-trusted", "lines"), "holds no certificate that can be read"),
+        (
+            ("--tls-certificate", "alice.pem", "--tls-key", "none"),
+            "none cannot be read: No such file or directory (--tls-key)",
+        ),
+        (
+            ("--tls-certificate", "alice.pem", "--tls-key", "ben.key"),
+            "alice.pem (--tls-certificate, --tls-key)",
+        ),
+        (("--tls-key", "ben.key"), "give both (--tls-certificate, --tls-key)"),
+    ],
+)
+def test_the_files_of_a_context_are_what_the_options_say(
+    here: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    authority = Authority(here)
+    for name in ("alice", "ben"):
+        issued = authority.issue(name)
+        Path(f"{name}.pem").write_bytes(issued.certificate.read_bytes())
+        Path(f"{name}.key").write_bytes(issued.key.read_bytes())
+    Path("lines").write_text("very-secret\nvery-secret.x.y\n")
+    Path("empty").write_text("\n")
+    user = ("--basic-user", "ann") if "--basic-password-file" in arguments else ()
+    command = ("context", "add", "x", "--admin-url", "https://x", *user)
+    assert says in " ".join(run(*command, *arguments, code=1).split())
+    assert contexts.load().contexts == {}
+    add("x", "--admin-url", "https://x", "--tls-certificate", "alice.pem", "--tls-key", "alice.key")
 
 
 def test_a_context_is_replaced_only_if_that_is_said() -> None:
@@ -230,6 +270,7 @@ def test_a_context_without_the_address_is_an_error() -> None:
 
 def test_tls_comes_from_the_context_too(here: Path) -> None:
     urls = ("--service-url", "pulsar+ssl://x", "--admin-url", "https://x")
+    Path("ca.pem").write_bytes(Authority(here).trusted.read_bytes())
     add("safe", *urls, "--tls-trusted", "ca.pem", "--tls-no-verify-host", "--use")
     tls = asked()["service-arguments"]["tls"]
     assert (tls.trusted, tls.verify_host) == (str(here / "ca.pem"), False)

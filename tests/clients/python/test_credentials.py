@@ -59,7 +59,7 @@ def test_a_password_file_is_read_anew(tmp_path: Path) -> None:
         assert password not in repr(credentials)
         assert password not in repr(PasswordFile("ben", file))
     file.write_text("\n")
-    with pytest.raises(daybook.CredentialsError, match="is empty"):
+    with pytest.raises(daybook.CredentialsError, match=r"is empty \(basic=\)"):
         credentials.data()
     file.write_bytes(b"\xffsecret")
     with pytest.raises(daybook.CredentialsError) as caught:
@@ -101,7 +101,7 @@ def fails() -> str:
 @pytest.mark.parametrize("given", ["file:///not/there", "a\nb", "é", fails, lambda: ""])
 async def test_a_token_that_cannot_be_read(given: str | Callable[[], str]) -> None:
     async with open_broker(settings=SETTINGS) as cluster:
-        with pytest.raises(daybook.CredentialsError) as caught:
+        with pytest.raises(daybook.CredentialsError, match=r" \(token=\)$") as caught:
             async with connect(cluster, given):
                 pass
         assert "secret" not in str(caught.value)

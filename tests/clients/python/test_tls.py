@@ -156,10 +156,12 @@ def test_options_without_a_use_are_errors(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is without TLS"):
         network_for("http://a", TlsOptions(), network)
     issued = Authority(tmp_path).issue("alice")
-    with pytest.raises(TlsError, match="belong together: give both"):
+    with pytest.raises(TlsError, match=r"belong together: give both \(certificate=, key=\)"):
         network_for("https://a", TlsOptions(certificate=issued.certificate), network)
-    with pytest.raises(TlsError, match="cannot be read"):
+    with pytest.raises(TlsError, match=r"cannot be read: No such file or directory \(trusted=\)"):
         network_for("https://a", TlsOptions(trusted=tmp_path / "none.pem"), network)
+    with pytest.raises(TlsError, match=r"cannot be read: No such file or directory \(key=\)"):
+        network_for("https://a", TlsOptions(None, issued.certificate, "none.key"), network)
 
 
 def test_the_public_names() -> None:

@@ -1,0 +1,103 @@
+"""`daybook bookies password`: lines that bookies accept, and passwords that nobody sees."""
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from daybook.clients.cli import bookie_users
+from daybook.clients.cli.main import main
+from daybook.wire.digest_md5 import secret_of
+from daybook.wire.digest_users import parse_users
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*arguments: str, typed: str = "", code: int = 0) -> str:
+    done = CliRunner().invoke(main, ["bookies", "password", "users", *arguments], input=typed)
+    assert done.exit_code == code, done.output
+    assert "secret" not in done.output
+    return done.output
+
+
+def state(*arguments: str, typed: str = "") -> object:
+    return json.loads(run(*arguments, "--output", "json", typed=typed))["state"]
+
+
+def users() -> dict[str, bytes]:
+    return parse_users(Path("users").read_text())
+
+
+def test_a_user_is_added_changed_and_removed() -> None:
+    assert state("broker", typed="secret-1\nsecond line\n") == "added"
+    assert Path("users").read_text() == f"broker:bookkeeper:{users()['broker'].hex()}\n"
+    assert stat.S_IMODE(Path("users").stat().st_mode) == 0o600
+    Path("users").write_text("# a comment\n" + Path("users").read_text())
+    Path("password").write_text("secret-2\r\n")
+    assert state("a:b", "--password-file", "password") == "added"
+    assert state("broker", "--password-file", "password") == "changed"
+    assert len(Path("users").read_text().splitlines()) == 3
+    wanted = {name: secret_of(name, "secret-2") for name in ("a:b", "broker")}
+    assert users() == wanted
+    assert state("a:b", "--remove") == "removed"
+    assert users() == {"broker": wanted["broker"]}
+    assert Path("users").read_text().startswith("# a comment\n")
+    assert "has no user 'a:b'" in run("a:b", "--remove", code=1)
+
+
+def test_a_password_is_made() -> None:
+    assert state("broker", "--generate", "made") == "added"
+    made = Path("made").read_text()
+    assert len(made.strip()) == 32
+    assert stat.S_IMODE(Path("made").stat().st_mode) == 0o600
+    assert users() == {"broker": secret_of("broker", made.strip())}
+    assert "exists already" in run("broker", "--generate", "made", code=1)
+
+
+def test_the_user_is_asked_twice_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    class Terminal:
+        def isatty(self) -> bool:
+            return True
+
+    def prompt(text: str, *, hide_input: bool, confirmation_prompt: bool, err: bool) -> str:
+        del text, err
+        asked.append(hide_input and confirmation_prompt)
+        return "secret"
+
+    monkeypatch.setattr(bookie_users.sys, "stdin", Terminal())
+    monkeypatch.setattr(bookie_users.click, "prompt", prompt)
+    assert bookie_users._password("broker", None, None) == "secret"
+    assert asked == [True]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("",), "is no user"),
+        (("a\nb",), "is no user"),
+        (("#a",), "is no user"),
+        (("a",), "The password is empty"),
+        (("a", "--password-file", "none"), "No such file or directory (--password-file)"),
+        (("a", "--password-file", "odd"), "not a text in UTF-8"),
+    ],
+)
+def test_mistakes_write_nothing(arguments: tuple[str, ...], says: str) -> None:
+    Path("odd").write_bytes(b"\xffsecret")
+    assert says in run(*arguments, code=1)
+    assert not Path("users").exists()
+
+
+def test_other_files_stay_as_they_are() -> None:
+    assert "Give one of" in run("a", "--remove", "--generate", "x", code=2)
+    for content in (b"ann:$apr1$secret\n", b"\xffsecret"):
+        Path("users").write_bytes(content)
+        assert "is not a file of users" in run("a", typed="x\n", code=1)
+        assert Path("users").read_bytes() == content
