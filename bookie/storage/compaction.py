@@ -48,6 +48,8 @@ from daybook.bookie.storage.tombstones import Tombstones
 from daybook.bookie.storage.write_cache import BLOCK_ENTRIES
 from daybook.wire.rate_limit import RateLimit
 
+_TURN_RECORDS = 200  # Then the requests of clients get their turn of the event loop.
+
 
 @dataclass(slots=True)
 class CompactionStatistics:
@@ -184,7 +186,9 @@ class Compactor:
                 if isinstance(piece, Damage):
                     return False
                 await self._spend(piece.end - piece.position)
-                for record in piece.records:
+                for number, record in enumerate(piece.records, 1):
+                    if not number % _TURN_RECORDS:
+                        await trio.lowlevel.checkpoint()
                     if record.kind is not Kind.ENTRY:
                         known_of.add(record.ledger_id)
                     elif await self._is_live(lookup, record):
@@ -216,7 +220,9 @@ class Compactor:
         """Append the entries once more, and let the index point to the new records."""
         moves: dict[tuple[int, int], dict[int, tuple[int, int]]] = {}
         chunk_bytes = 0
-        for ledger_id, entry_id, before, payload in portion.sorted():
+        for count, (ledger_id, entry_id, before, payload) in enumerate(portion.sorted(), 1):
+            if not count % _TURN_RECORDS:
+                await trio.lowlevel.checkpoint()
             self._check()
             state = self._directory.ledgers.get(ledger_id)
             if state is None or state.deleted:
@@ -292,7 +298,7 @@ class Compactor:
         self._log.forget(segment)
         self.statistics.segments_removed += 1
         self.statistics.bytes_removed += gap.end - gap.first
-        await self._disk.remove(segment.path)
+        await self._disk.remove_in_steps(segment.path)
         await self._check_space()
 
     def _check(self) -> None:

@@ -29,8 +29,10 @@ import os
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from math import inf
 from pathlib import Path
 from queue import SimpleQueue
@@ -56,6 +58,10 @@ _ZEROS_BYTES = 4 << 20
 _IOV_MAX = 1024  # buffers that one system call takes (Linux)
 _LONG_BYTES = 256 << 10
 _PRIVATE, _SHARED = 0o700, 0o777  # modes of directories; the umask of the process takes from them
+_FREED_BYTES = 8 << 20  # at a time; a sync beside 512 MB that go at once waits for 100 ms
+_FREE_PAUSE_S = 0.02
+_READERS_LOOK_S = 0.05
+_READERS_LOOKS_MAX = 200
 _READ_BUFFER_BYTES = (4 << 20) + 3 * BLOCK_BYTES  # for any offset, with room for the alignment
 
 
@@ -126,6 +132,14 @@ class Disk(Protocol):
 
     async def remove(self, path: str) -> None: ...
 
+    async def remove_in_steps(self, path: str) -> None:
+        """Remove a large file: its name at once, as `remove` does, and its bytes a few at a time.
+
+        Writers beside it hardly wait then.  Nothing that has the file open ever finds it shorter.
+        If the call is cut short, the system frees the rest at once.
+        """
+        ...
+
     async def remove_directory(self, path: str) -> None:
         """Remove the directory and its contents, if it exists."""
         ...
@@ -153,6 +167,7 @@ class FileDisk:
         self._buffers = ArenaPool(
             arena_bytes=_READ_BUFFER_BYTES, total_bytes_max=_BUFFERS_BYTES_MAX
         )
+        self._open = Counter[str]()  # open readers, by path
 
     async def make_directory(self, path: str) -> None:
         await self._in_thread(lambda: _make_directory(Path(path)))
@@ -176,6 +191,29 @@ class FileDisk:
 
         await self._in_thread(remove)
 
+    async def remove_in_steps(self, path: str) -> None:
+        descriptor, size = await self._in_thread(lambda: _unlink(path))
+        try:
+            # The name is gone, durably: a crash leaves no file that is shorter than its records.
+            if await self._has_no_reader(path):
+                while size:
+                    size = max(0, size - _FREED_BYTES)
+                    await self._in_thread(partial(os.ftruncate, descriptor, size))
+                    await trio.sleep(_FREE_PAUSE_S)
+        except OSError:
+            pass  # the close frees the rest
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._in_thread(lambda: os.close(descriptor))
+
+    async def _has_no_reader(self, path: str) -> bool:
+        """Wait for reads under way; return False if a reader stays open for too long."""
+        for _ in range(_READERS_LOOKS_MAX):
+            if not self._open[path]:
+                return True
+            await trio.sleep(_READERS_LOOK_S)
+        return False
+
     async def remove_directory(self, path: str) -> None:
         def remove() -> None:
             with suppress(FileNotFoundError):
@@ -195,7 +233,19 @@ class FileDisk:
         return await self._in_thread(free)
 
     async def open_reader(self, path: str) -> Reader:
-        return await self._in_thread(lambda: FileReader(path, self._threads, self._buffers))
+        def closed() -> None:
+            self._open[path] -= 1
+            if not self._open[path]:
+                del self._open[path]
+
+        self._open[path] += 1  # before the file is opened: a removal must not miss this reader
+        try:
+            return await self._in_thread(
+                lambda: FileReader(path, self._threads, self._buffers, closed)
+            )
+        except BaseException:
+            closed()
+            raise
 
     def open_appender(self) -> Appender:
         return FileAppender()
@@ -386,7 +436,14 @@ class FileReader:
     A buffer is free for reuse when no view into it is left.
     """
 
-    def __init__(self, path: str, threads: trio.CapacityLimiter, buffers: ArenaPool) -> None:
+    def __init__(
+        self,
+        path: str,
+        threads: trio.CapacityLimiter,
+        buffers: ArenaPool,
+        closed: Callable[[], None],
+    ) -> None:
+        """`closed` is called once, when the file is closed."""
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._direct = _open_direct(path)
         self._threads = threads
@@ -394,6 +451,7 @@ class FileReader:
         self._cache_tells = True  # the file system can tell if bytes are in the page cache
         self._reading = 0
         self._closed = False
+        self._on_closed = closed
 
     async def read(self, offset: int, size: int) -> Buffer:
         """Return up to `size` bytes; fewer at the end of the file.  This is a trio checkpoint."""
@@ -451,6 +509,7 @@ class FileReader:
             if self._direct >= 0:
                 os.close(self._direct)
             self._descriptor = self._direct = -1
+            self._on_closed()
 
 
 class _FileLock:
@@ -479,6 +538,18 @@ class _FileLock:
         trace: TracebackType | None,
     ) -> None:
         self.release()
+
+
+def _unlink(path: str) -> tuple[int, int]:
+    """Unlink the file; return a descriptor that keeps its bytes, and its size."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.unlink(path)
+        _sync_directory(os.path.dirname(path))
+        return descriptor, os.fstat(descriptor).st_size
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def _replace_file(path: str, content: bytes) -> None:

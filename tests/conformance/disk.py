@@ -24,7 +24,8 @@ class DiskSuite:
         assert await disk.list_directory(root) == ["a", "b", "c"]
 
     async def test_what_is_not_there_is_an_error(self, disk: Disk, root: str) -> None:
-        for attempt in (disk.read_file, disk.size, disk.open_reader, disk.remove):
+        attempts = (disk.read_file, disk.size, disk.open_reader, disk.remove, disk.remove_in_steps)
+        for attempt in attempts:
             with pytest.raises(FileNotFoundError):
                 await attempt(f"{root}/nothing")
         with pytest.raises(FileNotFoundError):
@@ -38,6 +39,9 @@ class DiskSuite:
         assert await disk.size(path) == 5
         assert await disk.list_directory(root) == ["file"]
         await disk.remove(path)
+        assert await disk.list_directory(root) == []
+        await disk.write_file(path, b"third")
+        await disk.remove_in_steps(path)
         assert await disk.list_directory(root) == []
 
     async def test_a_lock_excludes_others_until_it_is_released(self, disk: Disk, root: str) -> None:

@@ -34,6 +34,7 @@ from daybook.wire.transport import Buffer
 from tests.harness.index import RottenIndex, SimulatedIndexes
 
 SECTOR_BYTES = 512
+_STEPS = 2
 
 
 class HostCrashedError(BaseException):
@@ -354,6 +355,11 @@ class SimulatedDisk:
         await self.operate("remove")
         self.platter.unlink(path)
         await self.sync_names()
+
+    async def remove_in_steps(self, path: str) -> None:
+        await self.remove(path)
+        for _ in range(_STEPS):  # the bytes, which have no name any more
+            await self.operate("truncate")
 
     async def remove_directory(self, path: str) -> None:
         await self.operate("remove_directory")

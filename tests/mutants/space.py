@@ -7,6 +7,8 @@ _COLLECTED = "tests:tests/bookie/server/test_garbage_collector.py"
 _COMPACTION_TESTS = f"{_STORAGE}/test_compaction.py"
 _COLLECTOR = "daybook.bookie.server.garbage_collector"
 _ENTRY_REPAIR = "daybook.bookie.storage.entry_repair"
+_DISK = "daybook.bookie.storage.disk"
+_DISK_TESTS = f"{_STORAGE}/test_disk.py"
 _COMPACTION = "daybook.bookie.storage.compaction"
 
 MUTANTS = [
@@ -88,6 +90,52 @@ MUTANTS = [
         name="Compactor._remove",
         replacement=Edit("    await write_gaps(self._disk, self._log_directory, gaps)\n", ""),
         caught_by=_COMPACTION_TESTS,
+    ),
+    Mutant(
+        id="M51k",
+        rule="compaction gives way after 200 records that it looks up -> it does not",
+        module=_COMPACTION,
+        name="Compactor._move_live_records",
+        replacement=Edit("not number % _TURN_RECORDS", "False"),
+        caught_by=f"{_COMPACTION_TESTS} -k their_turn",
+    ),
+    Mutant(
+        id="M51l",
+        rule="compaction gives way after 200 records that it appends -> it does not",
+        module=_COMPACTION,
+        name="Compactor._move",
+        replacement=Edit("not count % _TURN_RECORDS", "False"),
+        caught_by=f"{_COMPACTION_TESTS} -k their_turn",
+    ),
+    Mutant(
+        id="M51g",
+        rule="a removed file loses its bytes when its name is durably gone -> before",
+        module=_DISK,
+        name="_unlink",
+        replacement=Edit(
+            "        os.unlink(path)\n        _sync_directory(os.path.dirname(path))\n"
+            "        return descriptor, os.fstat(descriptor).st_size\n",
+            "        size = os.fstat(descriptor).st_size\n        os.ftruncate(descriptor, 0)\n"
+            "        os.unlink(path)\n        _sync_directory(os.path.dirname(path))\n"
+            "        return descriptor, size\n",
+        ),
+        caught_by=f"{_DISK_TESTS} -k large_file",
+    ),
+    Mutant(
+        id="M51h",
+        rule="a file is not cut while somebody reads it -> it is",
+        module=_DISK,
+        name="FileDisk._has_no_reader",
+        replacement=Edit("not self._open[path]", "True"),
+        caught_by=f"{_DISK_TESTS} -k reader",
+    ),
+    Mutant(
+        id="M51i",
+        rule="a large file is freed a little at a time -> at once",
+        module=_DISK,
+        name="FileDisk.remove_in_steps",
+        replacement=Edit("max(0, size - _FREED_BYTES)", "0"),
+        caught_by=f"{_DISK_TESTS} -k large_file",
     ),
     Mutant(
         id="M51d",

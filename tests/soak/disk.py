@@ -93,6 +93,10 @@ class MoodyDisk:
         await self.answer()
         await self._disk.remove(path)
 
+    async def remove_in_steps(self, path: str) -> None:
+        await self.answer()
+        await self._disk.remove_in_steps(path)
+
     async def remove_directory(self, path: str) -> None:
         await self.answer()
         await self._disk.remove_directory(path)

@@ -16,7 +16,7 @@ from daybook.bookie.storage.deleted_segments import Gap, decode_gaps, encode_gap
 from daybook.bookie.storage.disk import FileDisk
 from daybook.bookie.storage.index import open_rocks_index, shares_key
 from daybook.bookie.storage.limits import CompactionLimits, StoreLimits
-from daybook.bookie.storage.log import LogLimits
+from daybook.bookie.storage.log import Log, LogLimits
 from daybook.bookie.storage.records import Kind
 from daybook.bookie.storage.segments import Segment
 from daybook.bookie.storage.status import StoreStatus
@@ -483,6 +483,52 @@ async def test_a_log_that_fails_meanwhile_ends_the_round_and_loses_nothing(host:
         await store.maintenance.reclaim()
     async with host.store(**SMALL) as store:
         await check(store, 1)
+
+
+async def test_requests_get_their_turn_while_many_small_entries_are_moved(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = 0  # since the last turn of `watch`
+    most: list[int] = []
+    is_live, append = Compactor._is_live, Log.append
+
+    async def looked_up(self: Compactor, *args: Any) -> bool:
+        nonlocal done
+        done += 1
+        return await is_live(self, *args)
+
+    def appended(self: Log[Any], *args: Any) -> int:
+        nonlocal done
+        done += 1
+        return append(self, *args)
+
+    async def watch() -> None:
+        nonlocal done
+        while True:
+            most.append(done)
+            done = 0
+            await trio.lowlevel.checkpoint()
+
+    reclaim = replace(EAGER, portion_bytes=1 << 20, chunk_bytes=1 << 20)
+    limits = {**SMALL, "log": LogLimits(segment_bytes=200_000), "reclaim": reclaim}
+    async with host.store(**limits) as store, trio.open_nursery() as nursery:
+        answers = Answers(store)
+        for ledger_id in (1, 2):  # in one batch
+            for entry_id in range(2000):
+                answers.add(ledger_id, entry_id, size=50)
+        assert set(await answers.all()) == {OK}
+        await fill(store, 3)  # in the next segment
+        await store.delete(1)
+        await store.maintenance.checkpoint()
+        monkeypatch.setattr(Compactor, "_is_live", looked_up)
+        monkeypatch.setattr(Log, "append", appended)
+        nursery.start_soon(watch)
+        await store.maintenance.reclaim()
+        nursery.cancel_scope.cancel()
+        assert store.statistics().segments_removed == 1
+        assert await store.entry_ids(2) == list(range(2000))
+    assert sum(most) >= 6000
+    assert max(most) <= 600  # The scheduler may give one task two turns before the other.
 
 
 async def test_on_real_files(tmp_path: Path) -> None:

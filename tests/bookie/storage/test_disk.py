@@ -7,14 +7,18 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from daybook.bookie.storage.disk import Buffer, Disk, FileDisk, PreallocatedFile
 from tests.conformance.disk import DiskSuite
 from tests.harness.disk import HostCrashedError, Platter
+
+MIB = 1 << 20
 
 
 class TestFileDisk(DiskSuite):
@@ -115,6 +119,90 @@ class TestFileDisk(DiskSuite):
         assert bytes(await reader.read(0, len(written))) == written
         await appender.aclose()
         reader.close()
+
+    async def test_a_large_file_loses_its_name_durably_and_then_a_few_bytes_at_a_time(
+        self, disk: Disk, root: str, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+    ) -> None:
+        path = Path(root) / "log"
+        done: list[str | int] = []
+        truncate, fsync = os.ftruncate, os.fsync
+
+        def truncated(descriptor: int, size: int) -> None:
+            assert threading.current_thread() is not loop
+            done.append(size)
+            truncate(descriptor, size)
+
+        def synced(descriptor: int) -> None:
+            done.append("there" if path.exists() else "gone")
+            fsync(descriptor)
+
+        loop = threading.current_thread()
+        with path.open("wb") as file:
+            file.truncate(20 * MIB)
+        monkeypatch.setattr(os, "ftruncate", truncated)
+        monkeypatch.setattr(os, "fsync", synced)
+        began_s = trio.current_time()
+        await disk.remove_in_steps(str(path))
+        assert done == ["gone", 12 * MIB, 4 * MIB, 0]
+        assert trio.current_time() - began_s >= 0.06, "others get the disk in between"
+
+    @pytest.mark.parametrize("size", [5000, MIB])
+    async def test_a_reader_never_finds_a_removed_file_shorter(
+        self, disk: Disk, root: str, size: int, autojump_clock: MockClock
+    ) -> None:
+        content = random.Random(1).randbytes(size)
+        await disk.write_file(f"{root}/log", content)
+        reader = await disk.open_reader(f"{root}/log")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(disk.remove_in_steps, f"{root}/log")
+            await trio.sleep(1)
+            assert await disk.list_directory(root) == []
+            assert bytes(await reader.read(0, size)) == content
+            reader.close()
+
+    async def test_a_reader_that_stays_open_keeps_the_bytes_and_does_not_stop_the_removal(
+        self, disk: Disk, root: str, autojump_clock: MockClock
+    ) -> None:
+        await disk.write_file(f"{root}/log", b"bytes")
+        reader = await disk.open_reader(f"{root}/log")
+        await disk.remove_in_steps(f"{root}/log")
+        assert bytes(await reader.read(0, 5)) == b"bytes"
+        reader.close()
+
+    async def test_a_reader_that_could_not_be_opened_does_not_count(
+        self, disk: Disk, root: str, autojump_clock: MockClock
+    ) -> None:
+        with pytest.raises(FileNotFoundError):
+            await disk.open_reader(f"{root}/log")
+        await disk.write_file(f"{root}/log", b"bytes")
+        began_s = trio.current_time()
+        await disk.remove_in_steps(f"{root}/log")
+        assert trio.current_time() - began_s < 0.05
+
+    @pytest.mark.parametrize("fails", [True, False])
+    async def test_a_removal_that_is_cut_short_keeps_no_bytes(
+        self, disk: Disk, root: str, fails: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its truncation fails, or it is cancelled: the file is closed and so the rest is free."""
+        path = Path(root) / "log"
+        with path.open("wb") as file:
+            file.truncate(20 * MIB)
+        kept: list[int] = []
+
+        def truncate(descriptor: int, size: int) -> None:
+            kept.append(descriptor)
+            if fails:
+                raise OSError(errno.EIO, "input/output error")
+            trio.from_thread.run_sync(scope.cancel)
+
+        monkeypatch.setattr(os, "ftruncate", truncate)
+        with trio.CancelScope() as scope:
+            await disk.remove_in_steps(str(path))
+        assert scope.cancelled_caught != fails
+        assert not path.exists()
+        (descriptor,) = kept
+        with suppress(FileNotFoundError):  # Another thread may have the number by now.
+            assert str(path) not in os.readlink(f"/proc/self/fd/{descriptor}")
 
     async def test_another_process_cannot_have_the_lock(self, disk: Disk, root: str) -> None:
         lock = await disk.lock_directory(root)
