@@ -9,14 +9,8 @@ import click
 import trio
 
 from daybook.clients.cli.errors import UserError
-from daybook.clients.cli.options import (
-    Function,
-    OutputFormat,
-    cluster_options,
-    output_option,
-    service_url_option,
-)
-from daybook.clients.cli.output import counted, write_rows
+from daybook.clients.cli.options import Function, cluster_options, service_url_option
+from daybook.clients.cli.output import OutputFormat, counted, output_option, write_rows
 from daybook.clients.cli.pictures import Report, drawn_reports, picture_option
 from daybook.clients.cli.progress import open_progress
 from daybook.clients.cli.run import run_async, until_signal

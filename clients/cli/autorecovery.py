@@ -18,12 +18,8 @@ from typing import Literal
 
 import click
 
-from daybook.clients.cli.options import (
-    OutputFormat,
-    other_instance_option,
-    output_option,
-    zookeeper_options,
-)
+from daybook.clients.cli.options import other_instance_option, zookeeper_options
+from daybook.clients.cli.output import OutputFormat, output_option
 from daybook.clients.cli.service import run_service
 from daybook.clients.cli.zookeeper_access import zookeeper_access
 from daybook.wire.tls_files import TlsFiles

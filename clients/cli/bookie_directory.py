@@ -28,8 +28,7 @@ from daybook.bookie.storage.offline import (
     log_bytes,
     remake_index,
 )
-from daybook.clients.cli.options import OutputFormat, output_option
-from daybook.clients.cli.output import write_record
+from daybook.clients.cli.output import OutputFormat, output_option, write_record
 from daybook.clients.cli.progress import open_progress
 from daybook.clients.cli.run import run_async
 from daybook.clients.cli.service import run_service, service_options, standalone_of

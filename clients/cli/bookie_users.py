@@ -13,8 +13,7 @@ import click
 
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.key_files import replace, write_new
-from daybook.clients.cli.options import OutputFormat, output_option
-from daybook.clients.cli.output import write_record
+from daybook.clients.cli.output import OutputFormat, output_option, write_record
 from daybook.wire.digest_md5 import REALM, USER_CHARS_MAX
 from daybook.wire.digest_users import parse_users, user_line
 

@@ -49,14 +49,12 @@ from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.ledger_client import open_client
 from daybook.clients.cli.metadata import run_on_ledgers
 from daybook.clients.cli.options import (
-    OutputFormat,
     bookie_options,
     dir_option,
     other_instance_option,
-    output_option,
     zookeeper_options,
 )
-from daybook.clients.cli.output import write_record, write_rows
+from daybook.clients.cli.output import OutputFormat, output_option, write_record, write_rows
 from daybook.clients.cli.plan import is_for_one_part
 from daybook.clients.cli.progress import Advance, open_progress
 from daybook.clients.cli.recovery_status import as_bytes

@@ -6,13 +6,8 @@ from typing import Any
 import click
 
 from daybook.clients.cli.admin_request import ask_admin
-from daybook.clients.cli.options import (
-    OutputFormat,
-    admin_url_option,
-    client_arguments,
-    output_option,
-)
-from daybook.clients.cli.output import write_record, write_rows
+from daybook.clients.cli.options import admin_url_option, client_arguments
+from daybook.clients.cli.output import OutputFormat, output_option, write_record, write_rows
 from daybook.clients.python.admin import Admin
 from daybook.wire.topics import url_encode
 

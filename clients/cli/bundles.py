@@ -11,13 +11,8 @@ from daybook.clients.cli.admin_request import ask_admin
 from daybook.clients.cli.broker_client import parse_namespace
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.not_found import hint
-from daybook.clients.cli.options import (
-    OutputFormat,
-    admin_url_option,
-    client_arguments,
-    output_option,
-)
-from daybook.clients.cli.output import write_record, write_rows
+from daybook.clients.cli.options import admin_url_option, client_arguments
+from daybook.clients.cli.output import OutputFormat, output_option, write_record, write_rows
 from daybook.clients.python.admin import Admin
 from daybook.clients.python.errors import AdminError, BrokerError
 from daybook.wire.topics import url_encode

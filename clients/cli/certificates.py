@@ -18,8 +18,7 @@ import click
 
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.key_files import make_directory, replace, write_new
-from daybook.clients.cli.options import OutputFormat, output_option
-from daybook.clients.cli.output import write_record, write_rows
+from daybook.clients.cli.output import OutputFormat, output_option, write_record, write_rows
 from daybook.wire.clock import SystemClock
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ from daybook.clients.cli.cluster_security import identity, secure_metadata
 from daybook.clients.cli.confirm import confirm, yes_option
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.metadata import run_with_store
-from daybook.clients.cli.options import OutputFormat, output_option, zookeeper_options
-from daybook.clients.cli.output import write_record, write_rows
+from daybook.clients.cli.options import zookeeper_options
+from daybook.clients.cli.output import OutputFormat, output_option, write_record, write_rows
 from daybook.managed_ledger.binding import Misfit, log_names, misfits, rebind_list
 from daybook.wire.metadata.store import ANY, MetadataStore, VersionConflictError
 

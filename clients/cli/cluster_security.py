@@ -15,8 +15,8 @@ from daybook.clients.cli import metadata_protection
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.metadata import run_with_store
 from daybook.clients.cli.metadata_protection import ProtectionRefusedError, Wanted
-from daybook.clients.cli.options import OutputFormat, output_option, zookeeper_options
-from daybook.clients.cli.output import write_record, write_rows
+from daybook.clients.cli.options import zookeeper_options
+from daybook.clients.cli.output import OutputFormat, output_option, write_record, write_rows
 from daybook.clients.cli.zookeeper_access import zookeeper_access, zookeeper_access_options
 from daybook.wire.metadata.access import PasswordFileError
 from daybook.wire.metadata.acl import check_identity

@@ -11,8 +11,8 @@ from daybook.clients.cli.chosen import complete_names
 from daybook.clients.cli.contexts import NAME_FORM, Context, changed, contexts_file, load
 from daybook.clients.cli.credentials import Given, credentials_of
 from daybook.clients.cli.errors import UserError
-from daybook.clients.cli.options import Function, OutputFormat, check_zookeeper, output_option
-from daybook.clients.cli.output import write_record, write_rows
+from daybook.clients.cli.options import Function, check_zookeeper
+from daybook.clients.cli.output import OutputFormat, output_option, write_record, write_rows
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _COLUMNS = ("context", "in_use", "service_url", "admin_url", "zookeeper")

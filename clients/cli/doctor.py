@@ -25,7 +25,6 @@ from daybook.clients.cli.options import (
     ADMIN_URL,
     LEDGERS_ROOT,
     ZOOKEEPER,
-    OutputFormat,
     bookie_access,
     bookie_options,
     check_root,
@@ -33,11 +32,11 @@ from daybook.clients.cli.options import (
     intended_admin_url,
     intended_zookeeper,
     names_cluster,
-    output_option,
     security_options,
     shown_default,
     tls_options,
 )
+from daybook.clients.cli.output import OutputFormat, output_option
 from daybook.clients.cli.zookeeper_access import zookeeper_access_options
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import click
 from daybook.clients.cli.admin_request import ask_admin
 from daybook.clients.cli.broker_client import parse_topic
 from daybook.clients.cli.by_partition import ask_each
-from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option
-from daybook.clients.cli.output import write_record, write_rows
+from daybook.clients.cli.options import admin_url_option
+from daybook.clients.cli.output import OutputFormat, output_option, write_record, write_rows
 from daybook.clients.cli.subscription_stats import subscription_type
 from daybook.clients.cli.watch import watch_option
 from daybook.clients.python.admin import Admin

@@ -45,14 +45,8 @@ from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.ledger_client import new_rng, open_client
 from daybook.clients.cli.ledger_references import LedgerReferences, references_to
 from daybook.clients.cli.metadata import run_on_ledgers
-from daybook.clients.cli.options import (
-    OutputFormat,
-    bookie_options,
-    other_instance_option,
-    output_option,
-    zookeeper_options,
-)
-from daybook.clients.cli.output import write_record, write_rows
+from daybook.clients.cli.options import bookie_options, other_instance_option, zookeeper_options
+from daybook.clients.cli.output import OutputFormat, output_option, write_record, write_rows
 from daybook.clients.cli.progress import open_progress
 from daybook.wire.batch import (
     is_batch,

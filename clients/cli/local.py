@@ -10,13 +10,8 @@ import click
 from daybook.clients.cli.control import ask, ask_for_all
 from daybook.clients.cli.directory import Directory
 from daybook.clients.cli.errors import UserError
-from daybook.clients.cli.options import (
-    LEDGERS_ROOT,
-    OutputFormat,
-    dir_option,
-    output_option,
-)
-from daybook.clients.cli.output import write_record, write_rows
+from daybook.clients.cli.options import LEDGERS_ROOT, dir_option
+from daybook.clients.cli.output import OutputFormat, output_option, write_record, write_rows
 
 _HELP = {
     "kill": "Kill a part (SIGKILL) and keep it down until `start`.",

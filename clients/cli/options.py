@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -43,7 +43,6 @@ LEDGERS_ROOT = "/ledgers"
 _HOST_PORT = re.compile(r"([^\s:\[\]]+|\[[^\s\[\]]+\])(:(?P<port>\d+))?")
 _PORT_MAX = 65535
 
-OutputFormat: TypeAlias = Literal["table", "json"]
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
@@ -156,18 +155,6 @@ def _directory() -> str:
 def shown_default(usual: str) -> str:
     """Return how `--help` describes where an address comes from; `usual` is the last resort."""
     return f"the context in use, else the cluster in {DEFAULT_DIRECTORY}, else {usual}"
-
-
-def output_option(function: Function) -> Function:
-    """Add `--output table|json`, as the parameter `output`."""
-    option = click.option(
-        "--output",
-        type=click.Choice(["table", "json"]),
-        default="table",
-        show_default=True,
-        help="A table for people, or JSON for programs.",
-    )
-    return option(function)
 
 
 def dir_option(function: Function) -> Function:

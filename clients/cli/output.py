@@ -4,12 +4,25 @@ JSON is written as one line, so that it can be piped.  Tables are aligned and ha
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import click
 
-from daybook.clients.cli.options import OutputFormat
+OutputFormat: TypeAlias = Literal["table", "json"]
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+
+def output_option(function: _Function) -> _Function:
+    """Add `--output table|json`, as the parameter `output`."""
+    option = click.option(
+        "--output",
+        type=click.Choice(["table", "json"]),
+        default="table",
+        show_default=True,
+        help="A table for people, or JSON for programs.",
+    )
+    return option(function)
 
 
 def write_record(record: Mapping[str, Any], output: OutputFormat) -> None:

@@ -9,8 +9,8 @@ from daybook.clients.cli.admin_request import ask_admin
 from daybook.clients.cli.broker_client import parse_namespace, parse_topic
 from daybook.clients.cli.confirm import confirm, yes_option
 from daybook.clients.cli.errors import UserError
-from daybook.clients.cli.options import Function, OutputFormat, admin_url_option, output_option
-from daybook.clients.cli.output import write_record, write_rows
+from daybook.clients.cli.options import Function, admin_url_option
+from daybook.clients.cli.output import OutputFormat, output_option, write_record, write_rows
 from daybook.clients.python.admin import Admin
 from daybook.clients.python.admin_rights import Permissions
 

@@ -46,8 +46,8 @@ from daybook.clients.cli.control_server import serve_control
 from daybook.clients.cli.directory import LOOPBACK, Directory, open_directory
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.exposure import decide_exposure
-from daybook.clients.cli.options import DEFAULT_DIRECTORY, OutputFormat, dir_option, output_option
-from daybook.clients.cli.output import write_record
+from daybook.clients.cli.options import DEFAULT_DIRECTORY, dir_option
+from daybook.clients.cli.output import OutputFormat, output_option, write_record
 from daybook.clients.cli.plan import (
     ADMIN_PORT,
     SERVICE_PORT,

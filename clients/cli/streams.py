@@ -11,13 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from daybook.clients.cli.errors import UserError
-from daybook.clients.cli.options import (
-    Function,
-    OutputFormat,
-    cluster_options,
-    output_option,
-)
-from daybook.clients.cli.output import write_record, write_rows
+from daybook.clients.cli.options import Function, cluster_options
+from daybook.clients.cli.output import OutputFormat, output_option, write_record, write_rows
 from daybook.clients.cli.pictures import picture_option
 from daybook.clients.cli.spark import (
     check_cluster,

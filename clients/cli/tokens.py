@@ -13,8 +13,7 @@ import click
 
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.key_files import write_new
-from daybook.clients.cli.options import OutputFormat, output_option
-from daybook.clients.cli.output import write_record
+from daybook.clients.cli.output import OutputFormat, output_option, write_record
 from daybook.clients.cli.times import parse_age
 from daybook.wire.clock import SystemClock
 from daybook.wire.settings import ConfigError

@@ -8,8 +8,14 @@ from daybook.clients.cli.admin_request import ask_admin
 from daybook.clients.cli.broker_client import parse_topic
 from daybook.clients.cli.by_partition import ask_each
 from daybook.clients.cli.confirm import confirm, yes_option
-from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option
-from daybook.clients.cli.output import counted, write_record, write_rows
+from daybook.clients.cli.options import admin_url_option
+from daybook.clients.cli.output import (
+    OutputFormat,
+    counted,
+    output_option,
+    write_record,
+    write_rows,
+)
 from daybook.clients.cli.subscription_stats import backlog_of, subscription_type
 from daybook.clients.python.admin import Admin
 from daybook.clients.python.messages import MessageId

@@ -5,8 +5,8 @@ import click
 from daybook.clients.cli import policies as named
 from daybook.clients.cli.admin_request import ask_admin
 from daybook.clients.cli.broker_client import parse_topic
-from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option
-from daybook.clients.cli.output import write_record, write_rows
+from daybook.clients.cli.options import admin_url_option
+from daybook.clients.cli.output import OutputFormat, output_option, write_record, write_rows
 from daybook.clients.cli.policy_words import words
 
 _COLUMNS = ("policy", "value")

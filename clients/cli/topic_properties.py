@@ -6,8 +6,8 @@ import click
 
 from daybook.clients.cli.admin_request import ask_admin
 from daybook.clients.cli.broker_client import parse_topic
-from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option
-from daybook.clients.cli.output import write_record
+from daybook.clients.cli.options import admin_url_option
+from daybook.clients.cli.output import OutputFormat, output_option, write_record
 
 _pairs = click.argument("pairs", nargs=-1, required=True, metavar="NAME=VALUE...")
 

@@ -16,13 +16,14 @@ from daybook.clients.cli.admin_request import ask_admin as _ask
 from daybook.clients.cli.broker_client import LIMITS, check_reachable, parse_namespace, parse_topic
 from daybook.clients.cli.confirm import confirm, yes_option
 from daybook.clients.cli.errors import UserError
-from daybook.clients.cli.options import (
+from daybook.clients.cli.options import admin_url_option, client_arguments
+from daybook.clients.cli.output import (
     OutputFormat,
-    admin_url_option,
-    client_arguments,
+    counted,
     output_option,
+    write_record,
+    write_rows,
 )
-from daybook.clients.cli.output import counted, write_record, write_rows
 from daybook.clients.cli.subscription_stats import subscription_type
 from daybook.clients.cli.topic_backlog import COMMANDS
 from daybook.clients.cli.topic_policies import policies

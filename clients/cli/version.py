@@ -6,8 +6,7 @@ from importlib.metadata import version as installed_version
 
 import click
 
-from daybook.clients.cli.options import OutputFormat, output_option
-from daybook.clients.cli.output import write_record
+from daybook.clients.cli.output import OutputFormat, output_option, write_record
 
 
 @click.command()

@@ -9,8 +9,7 @@ import pytest
 
 from daybook.clients.cli import watch
 from daybook.clients.cli.errors import UserError
-from daybook.clients.cli.options import OutputFormat, output_option
-from daybook.clients.cli.output import write_record
+from daybook.clients.cli.output import OutputFormat, output_option, write_record
 from tests.clients.cli.conftest import Daybook, FakeAdmin
 
 PATH = "/admin/v2/persistent/public/default/orders"
