@@ -14,6 +14,8 @@ import statistics
 import struct
 import tempfile
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import trio
@@ -41,6 +43,11 @@ class Load:
         self.latencies: list[float] = []
         self.done = trio.Event()
 
+    @contextmanager
+    def answering(self) -> Generator[None]:
+        yield
+        self.fill()
+
     def fill(self) -> None:
         now = time.perf_counter()
         while self._in_flight < self._window and now < self._until:
@@ -64,7 +71,7 @@ async def measure(directory: str, size: int, window: int, seconds: float) -> dic
         disk=FileDisk(), directories=[directory], index=open_rocks_index, clock=SystemClock()
     ) as store:
         load = Load(store, size, window, seconds)
-        store.add_commit_listener(load.fill)
+        store.answer_within(load.answering)
         started, cpu = time.perf_counter(), time.process_time()
         load.fill()
         await load.done.wait()

@@ -11,6 +11,10 @@ connection that has much to receive takes an arena, and lends it back while it i
 frame takes an arena only when 16 KiB of it have come, so the four bytes that announce it pin no
 memory.  Small frames and the end of the stream never need an arena.
 
+A read that has not filled its memory, and ended with a whole frame, has most likely taken all that
+was there.  The connection then waits without asking the socket once more; `wait_readable` returns
+at once if bytes, the end or an error have come meanwhile, so nothing is missed.
+
 A peer that has begun a frame must send the rest at the rate of `FramePace`.  Only time in which the
 connection waits for the peer counts; a peer from which nobody reads is not late.
 
@@ -27,7 +31,7 @@ import trio
 
 from daybook.wire.arena import LITTLE_BYTES, Arena, ArenaPool, HalfFrame, release_view
 from daybook.wire.errors import ConnectionLostError, OversizeError, SpeaksTlsError
-from daybook.wire.outbox import Flusher
+from daybook.wire.outbox import Flusher, Together
 from daybook.wire.transport import Buffer, Stream
 
 SIZE_BYTES = 4
@@ -107,6 +111,7 @@ class FrameConnection:
         self._read: int = 0  # The bytes of the view between these two are not parsed yet.
         self._written: int = 0
         self._much = False  # The shared memory was filled, so an arena is worth having.
+        self._drained = False  # The last read has not filled its memory.
         self._turn_bytes = 0
         self._begun = False  # A frame has come in part, and the rest was waited for.
         self._half = HalfFrame(self._cut)
@@ -141,7 +146,7 @@ class FrameConnection:
         self._end_handed()
         rest = bytes(self._view[self._read : self._written])
         self._give_back()
-        self._begun = self._much = False
+        self._begun = self._much = self._drained = False
         self._check_not_closed()
         try:
             stream = await upgrade(self._stream, rest)
@@ -232,11 +237,10 @@ class FrameConnection:
         late = False
         while True:
             await self._make_room(need)
-            if self._arena is not None:
-                count = self._stream.try_recv_into(self._view[self._written :])
-                self._written += count or 0
-            else:
-                count = self._receive_little()
+            # Within a frame the rest is likely to be here already.
+            expected = not self._drained or self._written > self._read
+            self._drained = False
+            count = self._receive_some() if expected else None
             if count is not None:
                 self._turn_bytes += count
                 self.received_bytes += count
@@ -250,12 +254,23 @@ class FrameConnection:
             self._turn_bytes = 0
             late = not await self._wait_readable()
 
-    def _receive_little(self) -> int | None:
+    def _receive_some(self) -> int | None:
+        """Receive into the arena or the shared memory, and note if that was filled."""
+        if self._arena is not None:
+            room = self._view[self._written :]
+            count = self._stream.try_recv_into(room)
+            self._written += count or 0
+        else:
+            room = self._arenas.scratch
+            count = self._receive_little(room)
+        self._drained = count is not None and count < len(room)
+        return count
+
+    def _receive_little(self, scratch: memoryview) -> int | None:
         """Receive into the shared memory, and keep a copy of the bytes if any came.
 
         The copy is writable, as arenas are: a bookie builds its records in the received memory.
         """
-        scratch = self._arenas.scratch
         count = self._stream.try_recv_into(scratch)
         if count:
             left = self._view[self._read : self._written]
@@ -404,6 +419,13 @@ class FrameConnection:
         if not self._marked:
             self._marked = True
             self._flusher.mark(self)
+
+    def together(self) -> Together:
+        """Return a context manager: the sends of its block, of all connections, share one flush.
+
+        The block must not wait (`Flusher.together`).
+        """
+        return self._flusher.together()
 
     def flush(self) -> bool:
         """Send what fits now; return False if the rest has to wait.  The flusher calls this."""

@@ -4,12 +4,18 @@ A connection that has something to send marks itself.  Once per turn of the loop
 all queued buffers, with one gathering system call for each connection, so all sends of a turn share
 wake-ups and system calls.  A task that is about to wait for its peer calls `flush` first: its
 buffers leave one turn earlier then.
+
+Code that handles what has come, and sends answers to several connections or in several pieces, does
+so `together`: the answers leave at the end of the block, and the flusher's task is not woken.
 """
 
+from collections import deque
+from types import TracebackType
 from typing import Protocol
 
 import trio
-from trio.lowlevel import Abort, RaiseCancelT, Task
+
+from daybook.wire.parking import Parking
 
 
 class Flushable(Protocol):
@@ -26,25 +32,54 @@ class Flusher:
     """One instance per host.  `run` belongs in the nursery of the host."""
 
     def __init__(self) -> None:
-        self._dirty: list[Flushable] = []
-        self._parked: Task | None = None
+        self._dirty: deque[Flushable] = deque()
+        self._held = 0  # blocks and calls of `flush` under way, which send at their end
+        self._parking = Parking()
+        self._together = Together(self)
         self._nursery: trio.Nursery | None = None
 
     def mark(self, connection: Flushable) -> None:
         """Note that `connection` has something to send.  It marks itself once between flushes."""
         self._dirty.append(connection)
-        task, self._parked = self._parked, None
-        if task is not None:
-            trio.lowlevel.reschedule(task)
+        if not self._held:
+            self._parking.wake()
+
+    def together(self) -> "Together":
+        """Return a context manager: all sends of its block share one flush, at its end.
+
+        The block must not wait: it has no `await`, nor `async for` or `async with`.  Other tasks
+        would run meanwhile, and nobody would flush what they send.  Blocks may be nested.
+        """
+        return self._together
 
     def flush(self) -> None:
         """Send all queued buffers now; a `drain` task sends what a peer does not take at once."""
         nursery = self._nursery
-        while self._dirty and nursery is not None:
-            dirty, self._dirty = self._dirty, []
-            for connection in dirty:
+        if not self._dirty or nursery is None:
+            return
+        self._held += 1
+        try:
+            while self._dirty:
+                connection = self._dirty.popleft()
                 if not connection.flush():
                     nursery.start_soon(connection.drain)
+        finally:
+            self._release()
+
+    def hold(self) -> None:
+        """Begin a block of `together`."""
+        self._held += 1
+
+    def send_held(self) -> None:
+        """End a block of `together`, after an error as well."""
+        if self._held == 1:
+            self.flush()
+        self._release()
+
+    def _release(self) -> None:
+        self._held -= 1
+        if self._dirty and not self._held:  # after an error, or before `run`
+            self._parking.wake()
 
     async def run(self) -> None:
         """Flush forever."""
@@ -53,14 +88,26 @@ class Flusher:
             try:
                 while True:
                     self.flush()
-                    await self._park()
+                    await self._parking.park()
             finally:
                 self._nursery = None
 
-    async def _park(self) -> None:
-        def abort(_: RaiseCancelT) -> Abort:
-            self._parked = None
-            return Abort.SUCCEEDED
 
-        self._parked = trio.lowlevel.current_task()
-        await trio.lowlevel.wait_task_rescheduled(abort)
+class Together:
+    """The context manager of `Flusher.together`; one serves all blocks of a flusher."""
+
+    __slots__ = ("_flusher",)
+
+    def __init__(self, flusher: Flusher) -> None:
+        self._flusher = flusher
+
+    def __enter__(self) -> None:
+        self._flusher.hold()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._flusher.send_held()

@@ -75,7 +75,7 @@ class TlsStream:
             raise TlsError(f"{server_hostname!r} is not a host name: {error}") from None
         self._received_bytes = 0  # in the handshake
         self._open = False  # the handshake is complete
-        self._dry = False  # nothing is left inside, and the stream had nothing
+        self._dry = False  # nothing whole is left inside, so it is the stream that tells
         self._ended = False
         self._error: ConnectionLostError | None = None
         self._cipher = _NOTHING  # encrypted, and not yet sent
@@ -150,6 +150,7 @@ class TlsStream:
 
     def try_recv_into(self, buffer: memoryview) -> int | None:
         self._check_open()
+        self._dry = False
         filled, pulls = 0, 0
         while filled < len(buffer) and not self._ended and self._error is None:
             try:
@@ -158,6 +159,9 @@ class TlsStream:
                 count = cast("int", self._ssl.read(room, buffer[filled:]))
             except ssl.SSLWantReadError:
                 if filled or pulls == _PULLS:
+                    # With bytes for the caller nothing is left inside but a part of a record, and
+                    # the stream says itself if it has more.
+                    self._dry = filled > 0
                     break
                 pulls += 1
                 if not self._pull():

@@ -404,7 +404,8 @@ class BookieConnection:
             connection.send(self._queue)
             self._queue, self._queue_bytes = [], 0
             while frames := await connection.receive():
-                self._received(frames)
+                with connection.together():  # receipts to producers, and entries that waited
+                    self._received(frames)
             # A bookie that does not speak the version closes the connection without an answer.
             if not self._answered and not self._why_closed:
                 self._bookies.versions.handle_cut(

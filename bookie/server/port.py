@@ -108,7 +108,7 @@ class BookieServer:
         self._crowd = Crowd()
         self._connections_made = 0
         self._connections_refused = 0
-        store.add_commit_listener(self._sessions.committed)
+        store.answer_within(flusher.together)
 
     def statistics(self) -> ServerStatistics:
         sessions = self._sessions

@@ -174,14 +174,8 @@ class Sessions:
     def mark(self, session: "Session") -> None:
         """Flush `session` with the others: it has answers to adds."""
         if not self._with_answers:
-            # The flusher sends an answer that the store gives between two commits.
             self._flusher.mark(self)
         self._with_answers.append(session)
-
-    def committed(self) -> None:
-        """Send the answers to all adds of a commit of the store."""
-        self.flush()
-        self._flusher.flush()
 
     def flush(self) -> bool:
         """Send the answers that have gathered."""

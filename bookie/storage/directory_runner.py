@@ -17,9 +17,10 @@ deletions and compaction.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from math import inf
+from typing import TypeAlias
 
 import trio
 
@@ -52,12 +53,15 @@ from daybook.bookie.storage.status import StoreError, StoreStatus
 from daybook.bookie.storage.tombstones import Tombstones
 from daybook.wire.clock import WallClock
 
+Answering: TypeAlias = Callable[[], AbstractContextManager[None]]
+"""Returns a context manager within which all answers to a commit are given, to leave together."""
+
 
 @dataclass(frozen=True, slots=True)
 class DirectoryListeners:
     """The calls with which a directory informs its store."""
 
-    committed: Callable[[], None]
+    answering: Answering
     changed: Callable[[], None]
     doubted: Callable[[], None] = lambda: None  # records may be lost from now on
     # A new index is in use; it may have more ledgers.
@@ -107,7 +111,7 @@ class DirectoryRunner:
         self._disk = disk
         self._limits = limits
         self.nursery = nursery
-        self._on_committed = listeners.committed
+        self._answering = listeners.answering
         self._on_changed = listeners.changed
         self._on_doubted = listeners.doubted
         self._on_adopted = listeners.adopted
@@ -156,12 +160,13 @@ class DirectoryRunner:
     # ---- callbacks of the log
 
     def _committed(self, group: Group[LedgerState]) -> None:
-        # LACs are raised before the answers: a client that has its answer may ask for the LAC.
-        for state, lac in group.lacs.items():
-            state.raise_lac(lac)
-        for done in group.dones:
-            done(StoreStatus.OK)
-        self._on_committed()  # sends the answers; all that follows can wait for that
+        with self._answering():
+            # LACs are raised before the answers: a client that has its answer may ask for the LAC.
+            for state, lac in group.lacs.items():
+                state.raise_lac(lac)
+            for done in group.dones:
+                done(StoreStatus.OK)
+        # The answers are sent: all that follows can wait for that.
         self.directory.update_add_limit()
         if self._log.end >= self._full_at:
             self._update_space_flags()
@@ -180,10 +185,10 @@ class DirectoryRunner:
 
     def _failed(self, groups: list[Group[LedgerState]]) -> None:
         self._update_writable()
-        for group in groups:
-            for done in group.dones:
-                done(StoreStatus.IO_ERROR)
-        self._on_committed()
+        with self._answering():
+            for group in groups:
+                for done in group.dones:
+                    done(StoreStatus.IO_ERROR)
 
     def _update_writable(self) -> None:
         if self.directory.update_writable():

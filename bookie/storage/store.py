@@ -19,11 +19,12 @@ Background work is in `maintenance`; the end of a doubt is in `limbo`.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from typing import TypeAlias
 
 from daybook.bookie.storage.directories import Directories
 from daybook.bookie.storage.directory_runner import (
+    Answering,
     DirectoryListeners,
     DirectoryRunner,
     open_directory,
@@ -62,7 +63,7 @@ class LedgerStore:
         self._homes = self._directories.homes
         self.limbo_ledgers = LimboLedgers(disk, self._directories)
         self.maintenance = Maintenance(self._directories, forgets=unknown_ledgers is not None)
-        self._commit_listeners: list[Callable[[], None]] = []
+        self._answering: Answering = nullcontext
         self._writable_listeners: list[Callable[[], None]] = []
         self._read_only_reasons: set[str] = set()
 
@@ -323,9 +324,12 @@ class LedgerStore:
             self._unknown_ledgers.generation = generation
         self.changed()
 
-    def add_commit_listener(self, listener: Callable[[], None]) -> None:
-        """Call `listener` after the `done`s of each commit, to flush the answers they queued."""
-        self._commit_listeners.append(listener)
+    def answer_within(self, answering: Answering) -> None:
+        """Call the `done`s of each commit within `answering()`, which sends what they queue."""
+        self._answering = answering
+
+    def answering(self) -> AbstractContextManager[None]:
+        return self._answering()
 
     def add_writable_listener(self, listener: Callable[[], None]) -> None:
         """Call `listener` when `writable` may have changed."""
@@ -402,10 +406,6 @@ class LedgerStore:
         runners = self._directories.runners
         return [each.rebuilder.progress for each in runners if each.rebuilder.progress]
 
-    def committed(self) -> None:
-        for listener in self._commit_listeners:
-            listener()
-
     def changed(self) -> None:
         for listener in self._writable_listeners:
             listener()
@@ -448,7 +448,7 @@ async def open_store(
                 clock,
                 limits,
                 listeners=DirectoryListeners(
-                    committed=store.committed,
+                    answering=store.answering,
                     changed=store.changed,
                     doubted=store.doubted,
                     adopted=store.adopted,

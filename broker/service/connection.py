@@ -43,7 +43,7 @@ from daybook.wire.clock import WallClock
 from daybook.wire.connection import FrameConnection, PendingTotal
 from daybook.wire.logging import Log, LogLimiter
 from daybook.wire.messages.registry import NO_ID, encode, type_name
-from daybook.wire.outbox import Flusher
+from daybook.wire.outbox import Flusher, Together
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.transport import Buffer, PeerCertificate
 
@@ -291,6 +291,10 @@ class ClientConnection:
 
     def send(self, buffers: Sequence[Buffer]) -> None:
         self._frames.send(buffers)
+
+    def together(self) -> Together:
+        """Return a context manager: all sends of its block, which must not wait, share a flush."""
+        return self._frames.together()
 
     def answer_ping(self) -> None:
         """Send a PONG, unless one is queued: it answers any number of PINGs."""

@@ -16,7 +16,7 @@ event loop in which the request begins.  So the commands that follow find it don
 before it were carried out already.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -182,30 +182,41 @@ class Handlers:
                 self._leave()
 
     async def _receive(self) -> None:
-        connection, handle = self._connection, self._handle
+        connection = self._connection
         try:
             while not connection.closing and (batch := await connection.receive()):
-                for count, frame in enumerate(batch, 1):
-                    command = decode_frame(frame)
-                    try:
-                        handle(command, len(frame))
-                    except WireError:
-                        raise
-                    except Exception as bug:
-                        # This ends the connection, too: other topics of the client are unharmed.
-                        self._blame_topic(command, bug)
-                        raise
-                    if connection.closing:
-                        return
-                    if not count % _FRAMES_PER_TURN or connection.must_yield:
-                        connection.must_yield = False
-                        await self._wait_room()
-                        await trio.lowlevel.checkpoint()
+                frames = iter(batch)
+                while self._handle_some(frames):
+                    await self._wait_room()
+                    await trio.lowlevel.checkpoint()
+                if connection.closing:
+                    return
                 await self._wait_room()
         except OversizeError as error:
             connection.violated(str(error))
         except WireError as error:
             connection.violated(f"a frame cannot be parsed: {error}")
+
+    def _handle_some(self, frames: Iterator[memoryview]) -> bool:
+        """Carry out commands until other tasks have to run; return False after the last one."""
+        connection, handle = self._connection, self._handle
+        with connection.together():
+            for count, frame in enumerate(frames, 1):
+                command = decode_frame(frame)
+                try:
+                    handle(command, len(frame))
+                except WireError:
+                    raise
+                except Exception as bug:
+                    # This ends the connection, too: other topics of the client are unharmed.
+                    self._blame_topic(command, bug)
+                    raise
+                if connection.closing:
+                    return False
+                if count == _FRAMES_PER_TURN or connection.must_yield:
+                    connection.must_yield = False
+                    return True
+        return False
 
     def _blame_topic(self, command: AnyCommand, bug: Exception) -> None:
         """Tell the topic of a command that the command has left it half changed."""

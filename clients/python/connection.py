@@ -224,8 +224,9 @@ class BrokerConnection:
     async def _receive(self) -> None:
         try:
             while frames := await self._frames.receive():
-                for frame in frames:
-                    self._dispatch(decode_frame(frame))
+                with self._frames.together():  # the next batches, and permits
+                    for frame in frames:
+                        self._dispatch(decode_frame(frame))
         except WireError as error:
             if self._greeting.value is None:
                 self._greeting.give(self._other_protocol(error))

@@ -85,6 +85,7 @@ async def test_a_client_that_does_not_read_costs_a_bounded_amount_and_nobody_els
         await producer(sender)
         await consumer(deaf, name="deaf", permits=1_000_000)
         await consumer(reader, name="reader", permits=1_000_000)
+        await reader.settle()  # A message that comes before the permits is dropped.
         deaf.reading = False
         for number in range(300):
             sender.send(number, b"x" * 5_000)

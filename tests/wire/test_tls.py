@@ -34,6 +34,7 @@ from daybook.wire.tls_files import (
 )
 from daybook.wire.transport import Stream
 from tests.harness.certificates import Authority
+from tests.harness.counted_stream import CountedStream
 from tests.harness.pipe import PipeStream, pipe
 
 PATIENCE_S = 60.0
@@ -635,3 +636,43 @@ async def test_a_client_that_renegotiates_is_cut(parties: Parties) -> None:
         process.kill()
         process.wait()
         listener.close()
+
+
+async def test_a_lone_frame_costs_one_call_of_the_stream_and_its_end_is_seen(
+    parties: Parties,
+) -> None:
+    ends = pipe(lambda: 1 << 20)
+    counted = CountedStream(ends[1])
+    here, there = await connected(parties.client(), parties.server(), (ends[0], counted))
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            flusher = Flusher()
+            nursery.start_soon(flusher.run)
+            reader = FrameConnection(
+                there, arenas=ArenaPool(), flusher=flusher, frame_bytes_max=1 << 20
+            )
+            await send_all(here, [b"\0\0\0\1a"])
+            assert [bytes(each) for each in await reader.receive()] == [b"a"]
+            before = counted.asked
+            for _ in range(10):
+                await send_all(here, [b"\0\0\0\1a"])
+                assert [bytes(each) for each in await reader.receive()] == [b"a"]
+            assert counted.asked - before == 10
+            await send_all(here, [b"\0\0\0\4last"])
+            here.close()
+            assert [bytes(each) for each in await reader.receive()] == [b"last"]
+            assert await reader.receive() == []
+            nursery.cancel_scope.cancel()
+
+
+async def test_records_that_lie_inside_are_not_waited_for(parties: Parties) -> None:
+    """Two records come at once, and the reader has room for one."""
+    ends = pipe(lambda: 1 << 20)
+    here, there = await connected(parties.client(), parties.server(), ends)
+    with trio.fail_after(PATIENCE_S):
+        await send_all(here, [bytes(10)])
+        await send_all(here, [bytes(30)])
+        small = memoryview(bytearray(10))
+        assert there.try_recv_into(small) == 10
+        await there.wait_readable()
+        assert await receive(there, 30) == bytes(30)

@@ -130,3 +130,55 @@ async def test_a_mark_waits_for_room(host: Host, autojump_clock: trio.testing.Mo
         host.platter.free_bytes = room
         await trio.sleep(2)
         assert len(host.platter.content(host.logs()[-1])) > size
+
+
+async def test_the_mark_comes_a_while_after_the_last_record_and_not_after_an_earlier_one(
+    host: Host, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with host.store() as store:
+        answers = Answers(store)
+        answers.add(1, 0)
+        await answers.all()
+        await trio.sleep(0.7)
+        answers.add(1, 1)
+        await answers.all()
+        size = len(host.platter.content(host.logs()[-1]))
+        await trio.sleep(0.99)
+        assert len(host.platter.content(host.logs()[-1])) == size
+        await trio.sleep(0.02)
+        assert len(host.platter.content(host.logs()[-1])) > size
+
+
+async def test_a_log_that_writes_for_long_is_not_idle(
+    host: Host, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with host.store() as store:
+        answers = Answers(store)
+        answers.add(1, 0)
+        await answers.all()
+        free = host.platter.stick()
+        answers.add(1, 1)
+        await trio.sleep(5)
+        free.set()
+        await answers.all()
+        size = len(host.platter.content(host.logs()[-1]))
+        await trio.sleep(0.99)
+        assert len(host.platter.content(host.logs()[-1])) == size
+        await trio.sleep(0.02)
+        assert len(host.platter.content(host.logs()[-1])) > size
+        assert await store.read(1, 1) == entry(1, 1)
+
+
+async def test_a_disk_error_ends_the_watch_for_an_idle_log(
+    host: Host, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with host.store() as store:
+        answers = Answers(store)
+        answers.add(1, 0)
+        await answers.all()
+        host.platter.fail_next("write", OSError(5, "broken"))
+        answers.add(1, 1)
+        assert await answers.all() == [IO_ERROR]
+        size = len(host.platter.content(host.logs()[-1]))
+        await trio.sleep(10)
+        assert len(host.platter.content(host.logs()[-1])) == size

@@ -1,5 +1,8 @@
 """The operations of a store, and their answers."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import trio
 from trio.testing import wait_all_tasks_blocked
 
@@ -59,7 +62,13 @@ async def test_everything_that_waits_shares_a_sync_and_is_answered_in_order_in_o
 ) -> None:
     async with host.store() as store:
         heard: list[str] = []
-        store.add_commit_listener(lambda: heard.append("commit"))
+
+        @contextmanager
+        def answering() -> Iterator[None]:
+            yield
+            heard.append("commit")
+
+        store.answer_within(answering)
         free = host.platter.stick()
         for number in range(100):
             store.add(
