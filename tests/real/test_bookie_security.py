@@ -14,8 +14,8 @@ from daybook.clients import ledgers
 from daybook.clients.ledgers import BookieAccess
 from daybook.clients.testing.standalone import ANY_PORTS, StandaloneProcess
 from daybook.wire.digest_md5 import secret_of
-from tests.harness import processes
 from tests.harness.certificates import Authority
+from tests.real.commands import run_here
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("bookie-security")]
 
@@ -30,7 +30,7 @@ class Locked:
     access: BookieAccess
 
     def daybook(self, *words: str, exit_code: int = 0) -> str:
-        done = processes.daybook(*words, "--zookeeper", self.cluster.zookeeper)
+        done = run_here(*words, "--zookeeper", self.cluster.zookeeper)
         assert done.returncode == exit_code, done.stdout + done.stderr
         return done.stdout
 
@@ -61,8 +61,10 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Locked]:
             patch.setenv(f"DAYBOOK_BROKER_{name}", value)
         for name, value in (outgoing | incoming).items():
             patch.setenv(f"DAYBOOK_BOOKIE_{name}", value)
+        # A bookie that is killed is away when its session ends.
+        options = (*ANY_PORTS, "--set", "bookie.session_timeout_s=4")
         running = StandaloneProcess(
-            directory=directory / "data", bookies=4, brokers=1, options=ANY_PORTS
+            directory=directory / "data", bookies=4, brokers=1, options=options
         )
     words = (
         *("--bookie-tls", "--tls-trusted", str(authority.trusted)),
@@ -125,7 +127,7 @@ def test_bookies_restore_the_copies_of_a_lost_one(locked: Locked) -> None:
             if victim not in client.metadata(writer.ledger_id).last_fragment.ensemble:
                 break
         assert time.monotonic() < deadline, "no copy was made"
-        time.sleep(2)
+        time.sleep(0.3)
     with ledgers.blocking.connect(address, bookie_access=locked.access) as client:
         reader = client.open(writer.ledger_id, recover=False)
         assert len(list(reader.read(timeout_s=PATIENCE_S))) == 100

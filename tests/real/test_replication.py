@@ -14,22 +14,26 @@ import pytest
 from daybook.clients import ledgers
 from daybook.clients.testing.standalone import StandaloneProcess
 from tests.harness import processes
+from tests.real.commands import run_here
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("replication")]
 
 PATIENCE_S = 180.0
+POLL_S = 0.3
 ENTRIES = 300
+# A bookie that is killed is away when its session ends.
+SHORT_SESSIONS = ("--set", "bookie.session_timeout_s=4")
 
 
 @pytest.fixture(scope="module")
 def four() -> Iterator[StandaloneProcess]:
     """Run a cluster with a bookie to spare; its tests use up the bookies, in their order."""
-    with StandaloneProcess(bookies=4, brokers=1) as cluster:
+    with StandaloneProcess(bookies=4, brokers=1, options=SHORT_SESSIONS) as cluster:
         yield cluster
 
 
 def daybook(cluster: StandaloneProcess, *words: str) -> "subprocess.CompletedProcess[str]":
-    return processes.daybook(*words, "--zookeeper", cluster.zookeeper)
+    return run_here(*words, "--zookeeper", cluster.zookeeper)
 
 
 def wait_whole(cluster: StandaloneProcess) -> None:
@@ -41,7 +45,7 @@ def wait_whole(cluster: StandaloneProcess) -> None:
         if checked.returncode == 0:
             return
         assert time.monotonic() < deadline, checked.stdout + checked.stderr
-        time.sleep(2)
+        time.sleep(POLL_S)
 
 
 def wait_said(cluster: StandaloneProcess) -> None:
@@ -53,13 +57,13 @@ def wait_said(cluster: StandaloneProcess) -> None:
         if status["under_replicated"] == 0 and copied > 0:
             return
         assert time.monotonic() < deadline, status
-        time.sleep(1)
+        time.sleep(POLL_S)
 
 
 @pytest.fixture
 def fresh(request: pytest.FixtureRequest) -> Iterator[StandaloneProcess]:
     """Run a cluster with the number of bookies that the test asks for, which it may use up."""
-    with StandaloneProcess(bookies=request.param, brokers=1) as cluster:
+    with StandaloneProcess(bookies=request.param, brokers=1, options=SHORT_SESSIONS) as cluster:
         yield cluster
 
 
@@ -170,7 +174,7 @@ def test_an_older_copy_of_a_directory_loses_nothing(fresh: StandaloneProcess) ->
             deadline = time.monotonic() + PATIENCE_S
             while (recovered := recovered_ledger(client, writer.ledger_id)) is None:
                 assert time.monotonic() < deadline, "nobody can end it"
-                time.sleep(1)
+                time.sleep(POLL_S)
             assert recovered == [payload(number, n) for n in range(ENTRIES + 1)]
             wait_whole(fresh)
 
@@ -264,7 +268,7 @@ def wait_until_away(cluster: StandaloneProcess, count: int) -> None:
         if [bookie["state"] for bookie in health].count("away") == count:
             return
         assert time.monotonic() < deadline, health
-        time.sleep(1)
+        time.sleep(POLL_S)
 
 
 def test_autorecovery_runs_without_a_bookie(four: StandaloneProcess) -> None:
@@ -280,6 +284,6 @@ def test_autorecovery_runs_without_a_bookie(four: StandaloneProcess) -> None:
             if "alone" in [worker["worker"] for worker in status["workers"]]:
                 break
             assert time.monotonic() < deadline, status
-            time.sleep(1)
+            time.sleep(POLL_S)
         process.terminate()
         assert process.wait(60) == 0

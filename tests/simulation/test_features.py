@@ -1,7 +1,8 @@
 """Small runs, each with one feature of topics and the faults that are hard for it.
 
 The mutants of these features name these runs as their catchers.  `MET` says which situations a run
-must have met, or it would test nothing.
+must have met, or it would test nothing.  The seed decides whether it meets them, together with the
+order of tasks in the product, so a plan is run with the next seeds until one meets them all.
 """
 
 from dataclasses import replace
@@ -25,6 +26,7 @@ from tests.simulation.plan import (
 from tests.simulation.run import simulate
 from tests.simulation.settings import Limits, Settings
 
+SEEDS = 12  # A situation that one seed in three meets is missed by all of them once in 130 times.
 HOWS = ("pipe", "spread pipe", "dead letters", "retries", "chunks", "volatile", "pattern", "unused")
 T = "persistent://public/default/t1"
 
@@ -275,7 +277,13 @@ MET: dict[str, tuple[str, ...]] = {
 
 @pytest.mark.parametrize("name", PLANS)
 def test_the_feature_keeps_its_rules_through_faults(name: str) -> None:
-    outcome = simulate(PLANS[name])
-    assert outcome.violations == []
-    missed = [mark for mark in MET[name] if not outcome.marks[mark]]
-    assert missed == []
+    plan = PLANS[name]
+    assert isinstance(plan.seed, int)
+    missed: list[str] = []
+    for seed in range(plan.seed, plan.seed + SEEDS):
+        outcome = simulate(replace(plan, seed=seed))
+        assert outcome.violations == []
+        missed = [mark for mark in MET[name] if not outcome.marks[mark]]
+        if not missed:
+            return
+    raise AssertionError(f"no seed of {SEEDS} has met {missed}")
