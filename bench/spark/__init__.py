@@ -2,6 +2,7 @@
 
     lines       the results: medians, ranges, targets, and the tables
     usage       the processor time and the run-queue wait of both systems, by kind of process
+    filling     full batches, and how topics are stored
     sides       both clusters and one Spark session: topics, rows and options
     reading     batch queries
     streaming   streaming queries

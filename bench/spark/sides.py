@@ -10,13 +10,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import trio
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from bench.spark.filling import fill_daybook, stored_in_daybook, stored_in_kafka
 from bench.spark.lines import Line
 from bench.spark.usage import descendants, used
 from daybook.clients.python import blocking
@@ -33,9 +36,9 @@ VALUE = b"x" * 200
 CORES = 2
 KEYS = 1000
 _BATCH_ROWS = 10_000
-# Producers of both systems have these.  A producer that waits for a second sends full batches, so
-# that the reads do not depend on how quickly it was given the messages.
-_BATCH_BYTES, _BATCH_DELAY_S = 128 << 10, 1.0
+# Topics of both systems have full batches, so that reads do not depend on how quickly a producer
+# was given the messages.  Kafka's producer waits a second for them.
+_BATCH_BYTES, _LINGER_MS = 128 << 10, 1000
 _KINDS = {"broker": "brokers", "bookie": "bookies"}
 
 
@@ -118,9 +121,9 @@ class Sides:
         kafka_admin.close()
 
     def fill(self, topic: str, partitions: int) -> None:
-        """Create a topic with the rows in both systems.  Daybook's ledgers are sealed after that.
+        """Create a topic with the rows in both systems, and print how they are stored.
 
-        Messages have 200 bytes and a key.
+        Messages have 200 bytes and a key.  Daybook's ledgers are sealed after that.
         """
         if topic in self._filled:
             return
@@ -132,26 +135,37 @@ class Sides:
                 "kafka.bootstrap.servers": self.kafka.address,
                 "topic": topic,
                 "kafka.batch.size": str(_BATCH_BYTES),
-                "kafka.linger.ms": str(int(_BATCH_DELAY_S * 1e3)),
+                "kafka.linger.ms": str(_LINGER_MS),
             }
         ).save()
+        trio.run(
+            partial(
+                fill_daybook,
+                self.daybook.service_url,
+                topic,
+                partitions=partitions,
+                rows=self.rows,
+                key_of=lambda number: f"key-{number % KEYS:03}",
+                value=VALUE,
+                batch_bytes=_BATCH_BYTES,
+            )
+        )
         with (
             blocking.connect(self.daybook.service_url) as client,
             blocking.connect_admin(self.daybook.admin_url) as admin,
         ):
-            with client.create_producer(
-                topic,
-                batch_bytes_max=_BATCH_BYTES,
-                batch_messages_max=_BATCH_BYTES,  # the bytes decide
-                batch_delay_s=_BATCH_DELAY_S,
-            ) as producer:
-                for number in range(self.rows):
-                    producer.send_nowait(VALUE, key=f"key-{number % KEYS:03}")
-                producer.flush()
             for partition in range(partitions):
                 admin.unload_topic(f"{topic}-partition-{partition}")
-            for each in client.ledgers(topic):
-                assert each.sealed[-1].next == each.held.next, "all messages are in sealed ledgers"
+            found = client.ledgers(topic)
+        for each in found:
+            assert each.sealed[-1].next == each.held.next, "all messages are in sealed ledgers"
+        assert sum(each.held.next for each in found) == self.rows
+        stored = {
+            DAYBOOK: stored_in_daybook(found),
+            KAFKA: stored_in_kafka(self.directory / "kafka" / "data", topic),
+        }
+        for name, size in stored.items():
+            print(f"  {topic}, {partitions} partitions, {name}: {size}", flush=True)
 
     def new_rows(self, count: int) -> "DataFrame":
         """Return rows that Spark makes: `id`, `key` and `value`, in a task for each core."""

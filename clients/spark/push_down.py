@@ -32,7 +32,6 @@ from daybook.clients.spark.source import (
     held_by,
     plan,
 )
-from daybook.clients.spark.typed_schema import META
 
 BOUNDS = "bounds of the frame"  # beside the options, and no name of one
 
@@ -85,6 +84,8 @@ class PushDownReader(BatchReader):
         names = {name: name for name in TYPES}
         key_type: str | None = self._options.columns.key_type
         if self._options.typed is not None:
+            from daybook.clients.spark.typed_schema import META  # Only typed columns need it.
+
             names, key_type = dict(META), None
         self._conditions = conditions_of(filters, names, key_type)
         return filters  # Spark tests all of them again.

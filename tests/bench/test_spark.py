@@ -3,14 +3,24 @@
 import os
 import subprocess
 import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from struct import pack
+from typing import Self
 
 import pytest
+import trio
 from rich.console import Console
 from rich.table import Table
 
 from bench.peers.rows import Demand
+from bench.spark import filling
+from bench.spark.filling import Stored, stored_in_kafka
 from bench.spark.lines import Line, Used, asked, measured, number, processor, share_of
 from bench.spark.usage import descendants, used
+from daybook.clients.python.protocol.batching import Batch
 
 
 def _text(table: Table) -> str:
@@ -106,3 +116,60 @@ def test_processor_time_is_counted_with_that_of_ended_children() -> None:
     assert found.by_kind["workers"] >= 0.05, "the child itself only waits"
     assert found.took_s >= found.by_kind["workers"] / 2
     assert found.waited_s >= 0
+
+
+def test_the_batches_in_the_files_of_kafka_are_counted(tmp_path: Path) -> None:
+    for partition, sizes in enumerate([(100, 60_000), (7,)]):
+        directory = tmp_path / f"history-4-{partition}"
+        directory.mkdir()
+        batches = [pack(">qi", 0, size) + bytes(size) for size in sizes]
+        (directory / "00000000000000000000.log").write_bytes(b"".join(batches) + bytes(50))
+    (tmp_path / "history-4-meta").mkdir()
+    assert stored_in_kafka(tmp_path, "history-4") == Stored(3, 60_107 + 3 * 12)
+    assert str(Stored(10, 1_310_000)) == "1.3 MB in 10 batches of 131.0 KB"
+
+
+def test_daybook_is_filled_with_full_batches_row_by_row() -> None:
+    sent: dict[str, list[Batch]] = {}
+
+    class Producer:
+        def __init__(self, topic: str) -> None:
+            self.batches = sent.setdefault(topic, [])
+
+        async def __aenter__(self) -> Self:
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            pass
+
+        async def wait_room(self) -> None:
+            pass
+
+        flush = wait_room
+
+        def send_batch_nowait(self, batch: Batch) -> None:
+            self.batches.append(batch)
+
+    class Client:
+        async def create_producer(self, topic: str) -> Producer:
+            return Producer(topic)
+
+    @asynccontextmanager
+    async def connect(url: str) -> AsyncGenerator[Client]:
+        yield Client()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(filling, "connect", connect)
+        fill = partial(filling.fill_daybook, "x", "t", partitions=4, rows=1001)
+        trio.run(partial(fill, key_of=lambda n: f"{n:04}", value=b"v" * 90, batch_bytes=10_000))
+    assert [sum(each.count for each in sent[f"t-partition-{n}"]) for n in range(4)] == [
+        251,
+        250,
+        250,
+        250,
+    ]
+    for batches in sent.values():
+        assert all(10_000 <= len(each.body) < 10_200 for each in batches[:-1])
+        assert len(batches) == 3
+    assert sent["t-partition-1"][0].key == "0001"
+    assert sent["t-partition-1"][1].sequence_id == sent["t-partition-1"][0].count

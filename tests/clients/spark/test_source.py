@@ -512,7 +512,7 @@ def test_the_format_is_imported_without_the_client() -> None:
     """Spark starts several processes for a query, and most of them need names and options only."""
     program = (
         "import sys\n"
-        "from daybook.clients.spark import source\n"
+        "from daybook.clients.spark import push_down, source\n"
         "from daybook.clients.spark.options import parse_options\n"
         "options = {'service.url': 'pulsar://x', 'topic': 't'}\n"
         "source.BatchReader(parse_options(options, streaming=False))\n"
