@@ -62,11 +62,12 @@ class SecureCluster:
         users.write_text(f"alice:{hashed}\n")
         self.broker_token = directory / "broker.token"
         self.broker_token.write_text(token("broker"))
-        self._secret = directory / "secret.key"
-        self._secret.write_bytes(SECRET)
+        self.secret = directory / "secret.key"
+        self.secret.write_bytes(SECRET)
+        self.key = SECRET  # The tokens of `admin` are signed with it.
         self.settings: dict[str, object] = {
             "authentication": '["token", "basic", "tls"]',
-            "token_secret_key": self._secret,
+            "token_secret_key": self.secret,
             "basic_file": users,
             "oidc_issuers": f'["{self.issuer.url}"]',
             "oidc_audience": self.issuer.audience,
@@ -156,7 +157,7 @@ class SecureCluster:
     @contextmanager
     def admin(self, credentials: str | None = None) -> Iterator[blocking.Admin]:
         """Connect as `admin`, or with another token."""
-        given = token("admin") if credentials is None else credentials
+        given = token("admin", key=self.key) if credentials is None else credentials
         with blocking.connect_admin(self.url("https"), tls=self.tls, token=given) as admin:
             yield admin
 
@@ -182,7 +183,9 @@ class SecureCluster:
         bundles = sorted({str(admin.call("GET", f"{lookup}/{topic}/bundle")) for topic in topics})
         assert len(bundles) > 1
         names = [f"localhost:{each.ready['https_port']}" for each in self.brokers]
-        with blocking.connect(self.url(), tls=self.tls, token=token("admin")) as client:
+        with blocking.connect(
+            self.url(), tls=self.tls, token=token("admin", key=self.key)
+        ) as client:
             for topic in topics:
                 client.lookup(topic)  # so that all bundles are owned
         for number, bundle in enumerate(bundles, first):

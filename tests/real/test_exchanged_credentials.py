@@ -1,4 +1,4 @@
-"""Certificates, authorities, tokens, passwords and rights are exchanged under load.
+"""Certificates, authorities, keys, tokens, passwords and rights are exchanged under load.
 
 Streams of both clients go on meanwhile, and none of them loses a message or has one refused.
 """
@@ -7,13 +7,15 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import bcrypt
+import jwt
 import pulsar
 import pytest
 
@@ -31,6 +33,8 @@ ROLES = ("own-token", "own-certificate", "official-token", "official-certificate
 LASTS_S = 4.0
 STEP = 150  # messages of each stream between two exchanges
 EXCHANGED = "the certificates have changed and are in force"
+NEW_KEYS = "the keys of tokens have changed and are in force"
+NEW_SECRET = bytes(range(200, 232))
 ROUNDS = 3
 _serial = itertools.count()
 
@@ -63,8 +67,7 @@ class Exchange:
     def _write_tokens(self) -> None:
         for role in ROLES:
             path = self.token_file(role)
-            path.with_suffix(".new").write_text(token(role, LASTS_S))
-            path.with_suffix(".new").replace(path)
+            _replace(path, token(role, LASTS_S, self.cluster.key).encode())
 
     def _renew_tokens(self) -> None:
         while not self._over.wait(0.5):
@@ -121,17 +124,28 @@ class Exchange:
             self.cluster.spread_bundles(admin, SPREAD, first=next(self._moves))
 
     def wait_in_force(self, change: Callable[[], None]) -> None:
-        """Change files, and wait until both brokers use them."""
-        before = [_count(each.log, EXCHANGED) for each in self.cluster.brokers]
-        change()
+        """Change files of TLS, and wait until both brokers use them."""
 
-        def in_force() -> bool:
+        def shake_hands() -> None:
             with suppress(daybook.TlsError):  # A handshake lets a broker look at its files.
                 for url in self.cluster.url().split(","):
                     one = url if "://" in url else f"pulsar+ssl://{url}"
                     tls = TlsOptions(trusted=self.cluster.trusted)
-                    blocking.connect(one, tls=tls, token=token("admin")).close()
-            now = [_count(each.log, EXCHANGED) for each in self.cluster.brokers]
+                    given = token("admin", key=self.cluster.key)
+                    blocking.connect(one, tls=tls, token=given).close()
+
+        self.wait_logged(change, EXCHANGED, shake_hands)
+
+    def wait_logged(
+        self, change: Callable[[], None], text: str, look: Callable[[], None] = lambda: None
+    ) -> None:
+        """Change files, and wait until both brokers have logged that they use them."""
+        before = [_count(each.log, text) for each in self.cluster.brokers]
+        change()
+
+        def in_force() -> bool:
+            look()
+            now = [_count(each.log, text) for each in self.cluster.brokers]
             return all(new > old for new, old in zip(now, before, strict=True))
 
         wait_until(in_force, "both brokers use the new files")
@@ -142,12 +156,16 @@ class Exchange:
         self._tokens.join()
         for stream in self.streams:
             stream.finish()
-        with blocking.connect(
-            self.cluster.url(), tls=self.cluster.tls, token=token("admin")
-        ) as client:
+        admin = token("admin", key=self.cluster.key)
+        with blocking.connect(self.cluster.url(), tls=self.cluster.tls, token=admin) as client:
             for stream, topic in zip(self.streams, SPREAD, strict=True):
                 assert _stored(client, topic) == list(range(stream.sent)), stream.name
         assert _refused(self.cluster) & set(ROLES) == set()
+
+
+def _replace(path: Path, content: bytes) -> None:
+    path.with_suffix(".new").write_bytes(content)
+    path.with_suffix(".new").replace(path)
 
 
 def _exchange(new: Issued, old: Issued) -> None:
@@ -176,10 +194,19 @@ def _refused(cluster: SecureCluster) -> set[str]:
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureCluster]:
     directory = tmp_path_factory.mktemp("exchanged")
-    cluster = SecureCluster(directory, bookies=3, audit_file=directory / "audit.jsonl")
+    second, revoked = directory / "second.key", directory / "revoked"
+    second.write_text("none")
+    revoked.write_text("")
+    cluster = SecureCluster(
+        directory,
+        bookies=3,
+        audit_file=directory / "audit.jsonl",
+        token_secret_keys=f'["{second}"]',
+        revoked_tokens_file=revoked,
+    )
     try:
         cluster.start()
-        cluster.grant({role: ["produce", "consume"] for role in ROLES})
+        cluster.grant({role: ["produce", "consume"] for role in (*ROLES, "late")})
         cluster.spread(SPREAD)
         yield cluster
     finally:
@@ -214,16 +241,14 @@ def test_everything_is_exchanged_under_load(exchange: Exchange, secure: SecureCl
     exchange.go_on()
     _check_that_only_the_new_authority_counts(secure, old, new)
 
-    # The token by which the brokers know each other, and the passwords of users.
-    secure.broker_token.write_text(token("broker", 3600))
-    exchange.move()
     for number in range(ROUNDS):
         _exchange_password(secure, f"word-{number}", f"word-{number - 1}")
-    exchange.go_on()
-
-    _let_a_token_expire(secure)
-    exchange.go_on()
-    _grant_and_revoke(exchange, secure)
+    with ThreadPoolExecutor(1) as pool:  # The client of the token waits most of the time.
+        expired = pool.submit(_let_a_token_expire, secure)
+        _grant_and_revoke(exchange, secure)
+        expired.result()
+    _exchange_the_key(exchange, secure)
+    _revoke_a_token(secure)
     exchange.go_on()
     exchange.check()
 
@@ -239,14 +264,68 @@ def _check_that_only_the_new_authority_counts(
     former = old.issue("own-certificate-former", "own-certificate", hosts=())
     shown = TlsOptions(trusted=new.trusted, certificate=former.certificate, key=former.key)
     with pytest.raises(daybook.BrokerError):
-        blocking.connect(url, tls=shown, timeout_s=5)
+        blocking.connect(url, tls=shown, timeout_s=1)
+
+
+def _exchange_the_key(exchange: Exchange, secure: SecureCluster) -> None:
+    """Add the new key of tokens, exchange all tokens, the brokers' own too, remove the old key."""
+    former = secure.key
+    with _sending(secure, token("late", key=former), "late-key") as sends:
+        exchange.wait_logged(
+            lambda: _replace(secure.directory / "second.key", NEW_SECRET), NEW_KEYS
+        )
+        secure.key = NEW_SECRET
+        _replace(secure.broker_token, token("broker", 3600, NEW_SECRET).encode())
+        exchange.go_on()
+        exchange.wait_logged(lambda: _replace(secure.secret, b"none"), NEW_KEYS)
+        sends.wait_cut()
+    exchange.move()
+    with pytest.raises(daybook.NotAllowedError):
+        blocking.connect(secure.url(), tls=secure.tls, token=token("late", key=former), timeout_s=5)
+
+
+def _revoke_a_token(secure: SecureCluster) -> None:
+    """A client whose token is revoked is cut, and the one of the next token goes on."""
+    bad, good = (
+        jwt.encode({"sub": "late", "jti": name}, secure.key, "HS256") for name in ("bad", "good")
+    )
+    with _sending(secure, bad, "late-bad") as cut, _sending(secure, good, "late-good") as goes_on:
+        _replace(secure.directory / "revoked", b"id bad\n")
+        cut.wait_cut()
+        goes_on.send()
+    with pytest.raises(daybook.NotAllowedError):
+        blocking.connect(secure.url(), tls=secure.tls, token=bad, timeout_s=5)
+
+
+class _Sending:
+    """A producer of a client that has no other token than the first."""
+
+    def __init__(self, producer: blocking.Producer) -> None:
+        self._producer = producer
+
+    def send(self) -> None:
+        self._producer.send(b"x")
+
+    def wait_cut(self) -> None:
+        until = time.monotonic() + PATIENCE_S
+        with pytest.raises((daybook.NotAllowedError, daybook.InDoubtError)):  # noqa: PT012
+            while time.monotonic() < until:
+                self.send()
+                time.sleep(0.05)
+
+
+@contextmanager
+def _sending(secure: SecureCluster, given: str, topic: str) -> Generator[_Sending]:
+    with blocking.connect(secure.url(), tls=secure.tls, token=given) as client:
+        sending = _Sending(client.create_producer(f"{SPREAD[0]}-{topic}"))
+        sending.send()
+        yield sending
 
 
 def _exchange_password(secure: SecureCluster, word: str, former: str) -> None:
     hashed = bcrypt.hashpw(word.encode(), bcrypt.gensalt(4)).decode()
     path = secure.directory / "users"
-    path.with_suffix(".new").write_text(f"alice:{hashed}\n")
-    path.with_suffix(".new").replace(path)
+    _replace(path, f"alice:{hashed}\n".encode())
     blocking.connect(secure.url(), tls=secure.tls, basic=f"alice:{word}").close()
     with pytest.raises(daybook.NotAllowedError):
         blocking.connect(secure.url(), tls=secure.tls, basic=f"alice:{former}", timeout_s=5)
@@ -254,21 +333,14 @@ def _exchange_password(secure: SecureCluster, word: str, former: str) -> None:
 
 def _let_a_token_expire(secure: SecureCluster) -> None:
     """A client that has no other token is disconnected, and stores nothing more."""
-    secure.grant({"late": ["produce", "consume"]})
-    tls, expiring = secure.tls, token("late", LASTS_S)
-    with blocking.connect(secure.url(), tls=tls, token=expiring) as client:
-        producer = client.create_producer(SPREAD[0] + "-late")
-        until = time.monotonic() + PATIENCE_S
-        with pytest.raises((daybook.NotAllowedError, daybook.InDoubtError)):  # noqa: PT012
-            while time.monotonic() < until:
-                producer.send(b"x")
-                time.sleep(0.05)
+    with _sending(secure, token("late", LASTS_S), "late") as sends:
+        sends.wait_cut()
 
 
 def _grant_and_revoke(exchange: Exchange, secure: SecureCluster) -> None:
     """A role gets rights on the topics of the others, and loses them while it uses them."""
     with secure.admin() as admin:
-        for number in range(ROUNDS):
+        for number in range(2):
             topic = f"{SPREAD[number]}-shared"
             path = f"/admin/v2/persistent/public/default/{topic}/permissions/guest"
             admin.create_topic(topic)
