@@ -9,7 +9,13 @@ import click
 import trio
 
 from daybook.clients.cli.errors import UserError
-from daybook.clients.cli.options import Function, cluster_options, service_url_option
+from daybook.clients.cli.options import (
+    Function,
+    cluster_options,
+    service_url_option,
+    storage_of_query,
+    storage_options,
+)
 from daybook.clients.cli.output import OutputFormat, counted, output_option, write_rows
 from daybook.clients.cli.pictures import Report, drawn_reports, picture_option
 from daybook.clients.cli.progress import open_progress
@@ -60,6 +66,7 @@ def _file_size_option(function: Function) -> Function:
 @click.command()
 @click.argument("topic")
 @click.argument("directory")
+@storage_options
 @service_url_option
 @_file_size_option
 @click.option(
@@ -101,6 +108,7 @@ def archive(
     stopped, run it again: it goes on where the manifest ends.
     """
     path = _path(directory)
+    storage = storage_of_query()
     tls, who = query_security(service_url)
     check_cluster(service_url, "--service-url", tls, who)
     title = f"Archive\n{topic} \u2192 {directory}"
@@ -112,7 +120,7 @@ def archive(
         from daybook.clients.pipelines.archive import compact as compaction
         from daybook.clients.pipelines.archive import run
 
-        job = run.ArchiveJob(service_url, topic, path, file_size, rows_per_step, tls, who)
+        job = run.ArchiveJob(service_url, topic, path, file_size, rows_per_step, tls, who, storage)
 
         def once(report: Report) -> "Manifest":
             report = drawn(report)
