@@ -205,7 +205,7 @@ PLANS = {
     "expire_by_hand": _restricted("expire", 1, retention=False),
     "evict_by_age": _restricted("evict by age", 1, retention=True),
     # With this seed the brokers that count evictions are alive at the end.
-    "evict_by_size": replace(_restricted("evict by size", 4_000, retention=True), seed=15),
+    "evict_by_size": replace(_restricted("evict by size", 4_000, retention=True), seed=18),
     "hold_producers": _restricted("hold", 1_000, retention=False),
     **{how.replace(" ", "_"): _carried(how) for how in HOWS},
     # Messages wait for their time while the topic moves.
