@@ -84,7 +84,7 @@ MUTANTS = [
         replacement=Edit(
             "value is not None and self._compare(value)", "bool(value and self._compare(value))"
         ),
-        caught_by=f"{_BY_FILTERS} -k exactly",
+        caught_by=f"{_BY_FILTERS} -k known_only",
     ),
     Mutant(
         id="SPK10",
@@ -92,7 +92,7 @@ MUTANTS = [
         module=_FILTERS,
         name="_condition",
         replacement=Edit('if negated or operator != "in":', 'if operator != "in":'),
-        caught_by=f"{_BY_FILTERS} -k exactly",
+        caught_by=f"{_BY_FILTERS} -k known_only",
     ),
     Mutant(
         id="SPK11",
@@ -100,7 +100,7 @@ MUTANTS = [
         module=_FILTERS,
         name="_condition",
         replacement=Edit("if negated or inner.value is None:", "if inner.value is None:"),
-        caught_by=f"{_BY_FILTERS} -k exactly",
+        caught_by=f"{_BY_FILTERS} -k known_only",
     ),
     Mutant(
         id="SPK12",
@@ -183,7 +183,7 @@ MUTANTS = [
         module="daybook.clients.spark.cutter",
         name="_rows_with",
         replacement=Edit("(column == np.frombuffer(key, np.uint8)).all(axis=1)", "True"),
-        caught_by=f"{_BY_FILTERS} -k reading_less",
+        caught_by=f"{_BY_FILTERS} -k looked_for",
     ),
     Mutant(
         id="SPK22",

@@ -156,6 +156,9 @@ def test_conditions_are_made_of_what_is_known_only() -> None:
     ):
         assert condition(unknown) == (), unknown
     assert condition(spark.EqualTo(("key",), b"a"), None) == ()
+    for each in (spark.EqualTo(("partition",), 1), spark.Not(spark.EqualTo(("partition",), 1))):
+        (found,) = condition(each)
+        assert not found.holds(None)
 
 
 # -- narrowing and dropping rows, against all rows
@@ -341,15 +344,16 @@ def test_a_message_in_chunks_has_the_time_of_its_last_chunk() -> None:
         assert walk.done
 
 
-def test_many_keys_are_looked_for_at_once() -> None:
-    wanted = frozenset(b"%03d" % n for n in range(0, 100, 3))
+@pytest.mark.parametrize("step", [3, 30])  # many keys, and few
+def test_keys_are_looked_for_in_a_whole_batch(step: int) -> None:
+    wanted = frozenset(b"%03d" % n for n in range(0, 100, step)) | {b"", b"0"}
     cutter = Cutter(("key", "value", "properties", "orderingKey", "keyIsBytes"), "binary", wanted)
     messages: list[tuple[dict[str, Any], bytes]] = [
         ({"partition_key": f"{n:03}", "ordering_key": b"o"}, b"%03d" % n) for n in range(100)
     ]
     head = stored(batch(messages), 99).head
     cut = cutter.cut(unpack(head.metadata, head.body), 10, 95)
-    assert [int(i) for i in cut.indexes] == [n for n in range(10, 95) if n % 3 == 0]
+    assert [int(i) for i in cut.indexes] == [n for n in range(10, 95) if n % step == 0]
 
 
 # -- the reader, as Spark calls it
