@@ -40,6 +40,8 @@ def host_source(host: str) -> Source:
     """Return the source of a client that has proven no role."""
     try:
         address = ip_address(host.strip("[]"))
+        # A port that listens on all addresses of IPv6 sees clients of IPv4 in this form.
+        address = getattr(address, "ipv4_mapped", None) or address
         network = str(ip_network((address, _PREFIX_BITS[address.version]), strict=False))
     except ValueError:
         network = host or "?"

@@ -387,6 +387,8 @@ def test_a_network_is_bounded_and_begins_anew_each_minute() -> None:
         (*_, (last, rest)) = budget.next_window(budget._began_s + 60)
         assert (last, rest) == (OTHERS, 157 - 21)
     assert host_source("::1") == host_source("[::1]")._replace(name="::1")
+    assert host_source("::ffff:10.0.0.1").network == host_source("10.0.0.2").network
+    assert host_source("::ffff:10.0.1.1").network != host_source("10.0.0.2").network
 
 
 # -- actions that are repeated

@@ -1,6 +1,8 @@
 """The list of revoked tokens: its lines, and the tokens that they cover."""
 
 import hashlib
+from contextlib import suppress
+from datetime import datetime
 
 import jwt
 import pytest
@@ -9,6 +11,8 @@ from cryptography.hazmat.primitives.asymmetric.utils import (
     decode_dss_signature,
     encode_dss_signature,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
 from daybook.broker.security.identity import Identity, TokenProof
 from daybook.broker.security.keys import TokenKey
@@ -89,6 +93,17 @@ def test_a_wrong_line_is_named_and_not_quoted(wrong: str) -> None:
         parse(b"id 1\n\n" + wrong.encode("latin-1") + b"\nid 2\n")
     assert "alice" not in str(caught.value).replace("`role alice 2026-11-28T06:00:00Z`", "")
     assert DIGEST.hex()[2:] not in str(caught.value)
+
+
+_TIMES = st.one_of(st.datetimes(timezones=st.timezones()).map(datetime.isoformat), st.text())
+
+
+@given(
+    st.one_of(st.binary(), _TIMES.map(lambda time: f"role x {time}\n".encode("utf-8", "replace")))
+)
+def test_a_file_of_any_content_is_a_list_or_an_error(content: bytes) -> None:
+    with suppress(ValueError):
+        assert len(parse(content)) <= content.count(b"\n")
 
 
 def test_half_a_line_is_wrong() -> None:
