@@ -15,6 +15,8 @@ from daybook.clients.cli.options import (
     cluster_options,
     output_option,
     service_url_option,
+    storage_of_query,
+    storage_options,
 )
 from daybook.clients.cli.output import counted, write_rows
 from daybook.clients.cli.pictures import Report, drawn_reports, picture_option
@@ -66,6 +68,7 @@ def _file_size_option(function: Function) -> Function:
 @click.command()
 @click.argument("topic")
 @click.argument("directory")
+@storage_options
 @service_url_option
 @_file_size_option
 @click.option(
@@ -107,6 +110,7 @@ def archive(
     stopped, run it again: it goes on where the manifest ends.
     """
     path = _path(directory)
+    storage = storage_of_query()
     tls, who = query_security(service_url)
     check_cluster(service_url, "--service-url", tls, who)
     title = f"Archive\n{topic} \u2192 {directory}"
@@ -118,7 +122,7 @@ def archive(
         from daybook.clients.pipelines.archive import compact as compaction
         from daybook.clients.pipelines.archive import run
 
-        job = run.ArchiveJob(service_url, topic, path, file_size, rows_per_step, tls, who)
+        job = run.ArchiveJob(service_url, topic, path, file_size, rows_per_step, tls, who, storage)
 
         def once(report: Report) -> "Manifest":
             report = drawn(report)

@@ -11,7 +11,7 @@ the command needs.  With the address of a secure cluster's directory come its cr
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar
 
@@ -27,9 +27,11 @@ from daybook.clients.cli.chosen import (
 )
 from daybook.clients.cli.credentials import credential_options, given_credentials
 from daybook.clients.cli.errors import UserError
-from daybook.clients.cli.zookeeper_access import zookeeper_access_options
+from daybook.clients.cli.zookeeper_access import zookeeper_access_options, zookeeper_given
 
 if TYPE_CHECKING:
+    from os import PathLike
+
     from daybook.bookie.ledger.security import BookieAccess
     from daybook.clients.cli.directory import Saved
     from daybook.clients.python.credentials import PasswordFile
@@ -239,12 +241,17 @@ def tls_options(url: str, origin: str | None = None) -> "TlsOptions | None":
     if is_encrypted(url):
         of_cluster = {**_tls_of_directory(origin or url), **_tls_of_context(origin or url)}
         return TlsOptions(**{**of_cluster, **meta.get(_TLS, {})})
-    if _TLS_GIVEN in meta:
+    if _TLS_GIVEN in meta and not _others_use_tls(meta):
         raise UserError(
             f"{meta[_TLS_GIVEN]} is for brokers with TLS, and {url} is without: begin the URL with"
             " pulsar+ssl:// (an admin URL with https://), or leave the option out."
         )
     return None
+
+
+def _others_use_tls(meta: Mapping[Any, Any]) -> bool:
+    """Return True if a command reaches bookies or ZooKeeper with TLS, which has the same files."""
+    return bool(meta.get(_BOOKIES, {}).get("tls") or zookeeper_given().get("zookeeper_tls"))
 
 
 def _tls_of_directory(url: str) -> dict[str, Any]:
@@ -444,6 +451,7 @@ def zookeeper_options(function: Function) -> Function:
     return zookeeper(root(context_option(zookeeper_access_options(_tls_option(function)))))
 
 
+_STORAGE = ("tls", "user", "password_file")
 _BOOKIES = "daybook.clients.cli.bookie-access"
 
 
@@ -491,6 +499,57 @@ def bookie_options(function: Function) -> Function:
     if "tls_trusted" not in given:
         function = _tls_option(function)
     return tls(user(password_file(function)))
+
+
+def storage_options(function: Function) -> Function:
+    """Add the options about bookies and ZooKeeper, for a command whose workers read from bookies.
+
+    `storage_of_query` returns what they say.  The decorator stands above others with TLS.
+    """
+    return bookie_options(zookeeper_access_options(function))
+
+
+def storage_of_query() -> dict[str, str]:
+    """Return what the options about bookies and ZooKeeper say, as options of the Spark source.
+
+    Workers have other directories, so paths are absolute.  Raise UserError for half of a pair.
+    """
+    from daybook.clients.cli.zookeeper_access import zookeeper_access
+
+    context = click.get_current_context()
+    access, keeper = bookie_access(""), zookeeper_access()
+    found: dict[str, str] = {}
+    if access.tls:
+        found["bookie.tls"] = "true"
+    if keeper.tls is not None:
+        found["zookeeper.tls"] = "true"
+    if found:
+        tls = context.meta.get(_TLS, {})
+        files = {name: tls.get(name) for name in ("trusted", "certificate", "key")}
+        found |= {f"tls.{name}": _absolute(path) for name, path in files.items() if path}
+        if keeper.tls is not None and not keeper.verify_host:
+            found["tls.verifyHost"] = "false"
+    for name, user, file in (
+        ("bookie", access.user, access.password_file),
+        ("zookeeper", keeper.user, keeper.password_file),
+    ):
+        if user and file is not None:
+            found |= {f"{name}.user": user, f"{name}.password.file": _absolute(file)}
+    return found
+
+
+def given_about_storage() -> str:
+    """Return an option about bookies or ZooKeeper that is on the command line; "" for none."""
+    context = click.get_current_context()
+    names = [f"{part}_{name}" for part in ("bookie", "zookeeper") for name in _STORAGE]
+    for name in names:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            return f"--{name.replace('_', '-')}"
+    return ""
+
+
+def _absolute(path: "str | PathLike[str]") -> str:
+    return str(Path(path).absolute())
 
 
 def bookie_access(zookeeper: str | None = None) -> "BookieAccess":

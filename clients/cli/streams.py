@@ -15,7 +15,10 @@ from daybook.clients.cli.options import (
     Function,
     OutputFormat,
     cluster_options,
+    given_about_storage,
     output_option,
+    storage_of_query,
+    storage_options,
 )
 from daybook.clients.cli.output import write_record, write_rows
 from daybook.clients.cli.pictures import picture_option
@@ -99,6 +102,7 @@ def _copy_options(function: Function) -> Function:
         ),
         picture_option,
         spark_option,
+        storage_options,
         cluster_options,
         output_option,
     )
@@ -114,6 +118,7 @@ def _copy_options(function: Function) -> Function:
 )
 @picture_option
 @spark_option
+@storage_options
 @cluster_options
 @output_option
 def run(
@@ -130,8 +135,14 @@ def run(
     It goes on where its last run has ended.  Ctrl-C ends it after the batch under way.
     """
     with _sentences():
-        cluster = Cluster(service_url, admin_url, *query_security(service_url))
+        storage = storage_of_query()
+        cluster = Cluster(service_url, admin_url, *query_security(service_url), storage)
         pipeline = read_pipeline(file, cluster)
+    if (option := given_about_storage()) and not _reads_from(pipeline, service_url):
+        raise UserError(
+            f"{option} is for the bookies of the cluster of this command, and [source] in {file}"
+            " names other brokers: write bookie.tls, zookeeper.tls and so on there."
+        )
     if not is_remote({**pipeline.spark, **settings}):  # The driver may see other brokers.
         _check_clusters(pipeline, f"--service-url, or with service.url in {file}")
     with ended_by_signals():
@@ -180,12 +191,14 @@ def _copy(
     if source_token_file is not None and source_url is None:
         raise UserError("--source-token-file needs --source-url: else --token-file is for both.")
     with _sentences():
+        source = _copy_source(source_url or service_url, topic)
         pipeline = copy_pipeline(
-            _copy_source(source_url or service_url, topic),
+            source,
             target,
             Cluster(service_url, admin_url, *query_security(service_url)),
             checkpoint,
             source_token_file=source_token_file,
+            storage=_storage_of_source(source, service_url),
             name=name,
             same_partitions=partition_by == "source",
             starting=starting,
@@ -215,13 +228,35 @@ def _brokers(
     options: Mapping[str, str],
 ) -> tuple[str, "TlsOptions | None", "QueryCredentials"]:
     """Return the address among options, whose names may have any case, and what belongs to it."""
+    from daybook.clients.spark.bookie_options import uses_tls
     from daybook.clients.spark.credential_options import parse_credentials
     from daybook.clients.spark.tls_options import parse_tls
+    from daybook.clients.spark.zookeeper_options import wants_tls
 
     given = {name.lower(): value for name, value in options.items()}
     with _sentences():
         url = given["service.url"]
-        return url, parse_tls(given, url), parse_credentials(given)
+        for_others = uses_tls(given) or wants_tls(given)
+        return url, parse_tls(given, url, for_others=for_others), parse_credentials(given)
+
+
+def _reads_from(pipeline: Pipeline, service_url: str) -> bool:
+    """Return True if the source of a pipeline is the cluster at this address."""
+    source = {name.lower(): value for name, value in pipeline.source.items()}
+    return pipeline.source_format == "daybook" and source["service.url"] == service_url
+
+
+def _storage_of_source(source: CopySource, service_url: str) -> dict[str, str]:
+    """Return the options of a source about its bookies and its ZooKeeper.
+
+    Variables are for the cluster of the command; options are for that of the source.
+    """
+    option = given_about_storage()
+    if source.format == "kafka":
+        if option:
+            raise UserError(f"{option} is for bookies, and Kafka has none: leave it out.")
+        return {}
+    return storage_of_query() if option or source.address == service_url else {}
 
 
 def _copy_source(url: str, topic: str) -> CopySource:

@@ -9,9 +9,9 @@ command prints a password that it was given.  A command that finds a secure clus
 needs none of them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -61,6 +61,13 @@ def zookeeper_access_options(function: Function) -> Function:
         help="A file with the password of that user.",
     )
     return tls(user(password(function)))
+
+
+def zookeeper_given() -> Mapping[str, Any]:
+    """Return the values of the options of the running command, by the names of its parameters."""
+    context = click.get_current_context(silent=True)
+    given: Mapping[str, Any] = {} if context is None else context.meta.get(_KEY, {})
+    return given
 
 
 def zookeeper_access(zookeeper: str = "") -> "ZooKeeperAccess":

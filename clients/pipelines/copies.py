@@ -7,8 +7,10 @@ from daybook.clients.python import blocking
 from daybook.clients.python.arguments import topic_name
 from daybook.clients.python.errors import ConflictError, TopicNotFoundError
 from daybook.clients.python.tls import TlsOptions
+from daybook.clients.spark.bookie_options import uses_tls
 from daybook.clients.spark.credential_options import QueryCredentials, parse_credentials
 from daybook.clients.spark.tls_options import parse_tls
+from daybook.clients.spark.zookeeper_options import wants_tls
 
 
 def prepare_target(pipeline: Pipeline, *, same_partitions: bool) -> str:
@@ -72,4 +74,6 @@ def _create(pipeline: Pipeline, target: str, partitions: int) -> int:
 
 def _security(options: Mapping[str, str]) -> tuple[TlsOptions | None, QueryCredentials]:
     given = {name.lower(): value for name, value in options.items()}
-    return parse_tls(given, options["service.url"]), parse_credentials(given)
+    for_others = uses_tls(given) or wants_tls(given)
+    tls = parse_tls(given, options["service.url"], for_others=for_others)
+    return tls, parse_credentials(given)

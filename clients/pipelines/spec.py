@@ -35,6 +35,7 @@ _DURATION = re.compile(
 _DURATION_FORMS = "write a number and a unit, such as '30 seconds', '10 minutes' or '1 day'"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SHORT = 30  # letters of a topic
+_FILE_ENDINGS = (".file", ".trusted", ".certificate", ".key")
 
 
 class SpecError(ValueError):
@@ -99,6 +100,8 @@ class Cluster:
     admin_url: str
     tls: "TlsOptions | None" = None  # for URLs with TLS
     credentials: "QueryCredentials | None" = None  # for these URLs alone
+    storage: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The options of a source about the bookies and the ZooKeeper of this cluster."""
 
 
 def read_pipeline(path: Path, cluster: Cluster) -> Pipeline:
@@ -150,10 +153,12 @@ def copy_pipeline(
     rows_per_batch: int = ROWS_PER_BATCH,
     spark: Mapping[str, str] | None = None,
     source_token_file: Path | None = None,
+    storage: Mapping[str, str] | None = None,
 ) -> Pipeline:
     """Return the pipeline that copies a topic to the topic `target` of `cluster`, exactly once.
 
-    The credentials of `cluster` are shown to no other one: `source_token_file` is for the source.
+    The credentials of `cluster` are shown to no other one: `source_token_file` is for the source,
+    and so is `storage`, which says how its bookies and its ZooKeeper are reached.
 
     With `same_partitions` each message goes to the partition with the number of its own, and else
     to the partition of its key.  Raise SpecError for a name that no sink can have.
@@ -162,7 +167,7 @@ def copy_pipeline(
         options = {"kafka.bootstrap.servers": source.address, "subscribe": source.topic}
         options |= {_ISOLATION: _COMMITTED}
     else:
-        options = {"service.url": source.address, "topic": source.topic}
+        options = {**(storage or {}), "service.url": source.address, "topic": source.topic}
         if source.address.startswith("pulsar+ssl:"):
             options |= _tls_of(cluster)
         if source_token_file is not None:
@@ -312,7 +317,8 @@ def _source(
         options[_OPTION_ROWS] = str(ROWS_PER_BATCH)
     if format_ == "daybook":
         if "service.url" not in names:
-            options |= _of_cluster(options, cluster)
+            ours = {**cluster.storage, **_of_cluster(options, cluster)}
+            options |= {name: value for name, value in ours.items() if name.lower() not in names}
         _check_source(options, _flat(given, ("source",)))
     elif "kafka.bootstrap.servers" not in names:
         raise _WrongError(("source",), "add kafka.bootstrap.servers = 'HOST:PORT'")
@@ -367,11 +373,16 @@ def _credentials_of(cluster: Cluster) -> dict[str, str]:
 
 
 def _with_paths(options: dict[str, str], base: Path) -> dict[str, str]:
-    """Return options whose files of credentials have absolute paths."""
-    from daybook.clients.spark.credential_options import FILE_NAMES
+    """Return options whose files have absolute paths, because workers have other directories."""
+    from daybook.clients.spark.bookie_options import BOOKIE_NAMES
+    from daybook.clients.spark.credential_options import CREDENTIAL_NAMES
+    from daybook.clients.spark.tls_options import TLS_NAMES
+    from daybook.clients.spark.zookeeper_options import ZOOKEEPER_NAMES
 
+    known = (*CREDENTIAL_NAMES, *BOOKIE_NAMES, *ZOOKEEPER_NAMES, *TLS_NAMES)
+    files = [name for name in known if name.endswith(_FILE_ENDINGS)]
     return {
-        name: str((base / value).absolute()) if name.lower() in FILE_NAMES else value
+        name: str((base / value).absolute()) if name.lower() in files and value.strip() else value
         for name, value in options.items()
     }
 

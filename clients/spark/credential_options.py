@@ -19,7 +19,6 @@ from urllib.parse import unquote, urlsplit
 from daybook.clients.python.credentials import PasswordFile
 
 CREDENTIAL_NAMES = ("token", "token.file", "basic.user", "basic.password.file")
-FILE_NAMES = ("token.file", "basic.password.file")
 _FILE = "file:"
 
 

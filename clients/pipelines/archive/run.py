@@ -57,6 +57,8 @@ class ArchiveJob:
     rows_per_step: int
     tls: TlsOptions | None = None
     credentials: QueryCredentials = ANONYMOUS
+    storage: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The options of the source about bookies and ZooKeeper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +229,7 @@ def _step(
         spark.read.format("daybook")
         .options(
             **{
+                **job.storage,
                 "service.url": job.service_url,
                 **spark_options(job.tls),
                 **credential_options(job.credentials),

@@ -12,6 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from daybook.clients.cli import spark as commands
+from daybook.clients.cli import streams
+from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.main import main
 from daybook.clients.pipelines import session
 
@@ -161,3 +163,88 @@ def test_the_interrupt_of_pyspark_is_a_signal(capsys: pytest.CaptureFixture[str]
         raise KeyboardInterrupt
     assert ended.value.code == 130
     assert capsys.readouterr().err == "Stopped. Run the command again to go on.\n"
+
+
+# -- bookies and ZooKeeper
+
+
+ON_BOOKIES = ("--bookie-tls", "--bookie-user", "ann", "--bookie-password-file", "secret")
+ON_ZOOKEEPER = ("--zookeeper-tls", "--zookeeper-user", "bob", "--zookeeper-password-file", "word")
+OF_TLS = ("--tls-trusted", "ca.pem", "--tls-certificate", "c.pem", "--tls-key", "c.key")
+OPTIONS = {
+    "bookie.tls": "true",
+    "bookie.user": "ann",
+    "bookie.password.file": "secret",
+    "zookeeper.tls": "true",
+    "zookeeper.user": "bob",
+    "zookeeper.password.file": "word",
+    "tls.trusted": "ca.pem",
+    "tls.certificate": "c.pem",
+    "tls.key": "c.key",
+}
+
+
+@pytest.fixture
+def sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Mapping[str, str]]:
+    """Return the sources of the pipelines that commands make; the commands end there."""
+    found: list[Mapping[str, str]] = []
+
+    def stop(pipeline: Any, _: str) -> None:
+        found.append(pipeline.source)
+        raise UserError("That is enough.")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(streams, "_check_clusters", stop)
+    return found
+
+
+def pipeline(*words: str, **variables: str) -> str:
+    shown = CliRunner().invoke(main, ["pipeline", *words], env=variables)
+    assert shown.exit_code in (1, 2), shown.output
+    return " ".join(shown.stderr.split())
+
+
+@pytest.mark.parametrize("command", ["copy", "mirror", "run"])
+def test_commands_hand_the_options_about_bookies_to_the_source(
+    command: str, sources: list[Mapping[str, str]], tmp_path: Path
+) -> None:
+    Path("p.toml").write_text(PIPELINE.format(source=""))
+    words = ("p.toml",) if command == "run" else ("a", "b", "--checkpoint", "c")
+    plain = ("--service-url", "pulsar://here:1")
+    pipeline(command, *words, *plain, *ON_BOOKIES, *ON_ZOOKEEPER, *OF_TLS)
+    pipeline(command, *words, *plain, DAYBOOK_BOOKIES_TLS="true", DAYBOOK_TLS_TRUSTED="ca.pem")
+    pipeline(command, *words, *plain)
+    files = {"secret", "word", "ca.pem", "c.pem", "c.key"}
+    wanted = {k: str(tmp_path / v) if v in files else v for k, v in OPTIONS.items()}
+    given, by_variables, none = sources
+    assert given.items() >= wanted.items()
+    assert by_variables.items() >= {"bookie.tls": "true"}.items()
+    assert by_variables["tls.trusted"] == wanted["tls.trusted"]
+    assert not none.keys() & OPTIONS.keys()
+    assert "for brokers with TLS" in pipeline(command, *words, *plain, *OF_TLS)
+    assert "belong together" in pipeline(command, *words, *plain, "--bookie-user", "ann")
+
+
+def test_options_about_bookies_are_for_the_source_of_a_copy(
+    sources: list[Mapping[str, str]],
+) -> None:
+    words = ("copy", "a", "b", "--checkpoint", "c", "--service-url", "pulsar://here:1")
+    pipeline(*words, "--source-url", "pulsar://there:1", "--bookie-tls")
+    assert sources[0]["bookie.tls"] == "true"
+    pipeline(*words, "--source-url", "pulsar://there:1", DAYBOOK_BOOKIES_TLS="true")
+    assert "bookie.tls" not in sources[1], "the variable is for the cluster of the command"
+    kafka = pipeline(*words, "--source-url", "kafka://there:1", "--bookie-tls")
+    assert "--bookie-tls is for bookies, and Kafka has none" in kafka
+
+
+def test_options_about_bookies_of_another_cluster_are_refused(
+    sources: list[Mapping[str, str]],
+) -> None:
+    Path("p.toml").write_text(PIPELINE.format(source='service.url = "pulsar://there:1"'))
+    words = ("run", "p.toml", "--service-url", "pulsar://here:1")
+    assert "--zookeeper-tls is for the bookies of the cluster of this" in pipeline(
+        *words, "--zookeeper-tls"
+    )
+    pipeline(*words, DAYBOOK_ZOOKEEPER_TLS="true")
+    (source,) = sources
+    assert "zookeeper.tls" not in source

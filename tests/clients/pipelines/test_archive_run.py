@@ -15,6 +15,7 @@ from daybook.clients.pipelines.archive.run import ArchiveJob, StepFiles, archive
 from daybook.clients.pipelines.archive.store import load
 from daybook.clients.python.errors import UnavailableError
 from daybook.clients.spark.offsets import Partition, Retained
+from daybook.clients.spark.options import parse_options
 from daybook.clients.spark.topics import Held
 from tests.clients.pipelines.test_archive_manifest import TOPIC, a_file
 
@@ -102,3 +103,23 @@ def test_a_topic_that_is_another_one_after_a_step_is_not_archived(
     with pytest.raises(error, match=words):
         play(Topics(holding(30), holding(30), later))
     assert end(tmp_path) == 10, "the first step is of the archived topic"
+
+
+def test_a_step_reads_from_bookies_as_the_job_says(tmp_path: Path) -> None:
+    given: dict[str, str] = {}
+
+    class EnoughError(Exception):
+        pass
+
+    def options(**named: str) -> None:
+        given.update(named)
+        raise EnoughError
+
+    reading = SimpleNamespace(options=options)
+    spark: Any = SimpleNamespace(read=SimpleNamespace(format=lambda _: reading))
+    storage = {"bookie.tls": "true", "tls.trusted": "/run/ca.pem"}
+    job = ArchiveJob("pulsar://here:1", TOPIC, tmp_path, 1, 1, storage=storage)
+    with pytest.raises(EnoughError):
+        run._step(spark, job, "archive", {0: 0}, {0: 1})
+    assert given.items() >= storage.items()
+    assert parse_options(given, streaming=False).bookies is not None

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from daybook.clients.pipelines import copies
 from daybook.clients.pipelines.spec import (
     ROWS_PER_BATCH,
     Cluster,
@@ -292,3 +293,55 @@ def test_a_copy_shows_the_other_cluster_only_its_own_token() -> None:
     assert there.sink["token.file"] == "/run/token"
     own = copy("pulsar://there:6650", Path("/run/there"))
     assert (own.source["token.file"], own.sink["token.file"]) == ("/run/there", "/run/token")
+
+
+# -- bookies and ZooKeeper
+
+
+STORAGE = {"bookie.tls": "true", "zookeeper.tls": "true", "tls.trusted": "/run/ca.pem"}
+STORED = Cluster("pulsar://here:6650", "http://here:8080", storage=STORAGE)
+
+
+def test_the_bookies_of_the_command_are_those_of_its_cluster() -> None:
+    def made(source: str) -> Pipeline:
+        text = SMALL.replace("[source]", f"[source]\n{source}")
+        return parse_pipeline(text, Path("/jobs/small.toml"), STORED)
+
+    assert made("").source.items() >= STORAGE.items()
+    assert not STORAGE.keys() & made("").sink.keys(), "a sink reaches brokers alone"
+    other = made('service.url = "pulsar://other:6650"')
+    assert not STORAGE.keys() & other.source.keys()
+    own = made('Bookie.TLS = false\ntls.trusted = "ca.pem"')
+    assert own.source["Bookie.TLS"] == "false"
+    assert "bookie.tls" not in own.source
+    assert own.source["tls.trusted"] == "/jobs/ca.pem", "the own file, and its path begins there"
+
+
+def test_a_source_takes_all_options_about_bookies_and_zookeeper() -> None:
+    lines = {
+        "bookie.tls": "true",
+        "bookie.user": "reader",
+        "bookie.password.file": "/jobs/reader.password",
+        "zookeeper.tls": "true",
+        "zookeeper.user": "spark",
+        "zookeeper.password.file": "/jobs/spark.password",
+        "tls.trusted": "/jobs/ca.pem",
+        "tls.certificate": "/jobs/spark.pem",
+        "tls.key": "/jobs/spark.key",
+        "tls.verifyHost": "false",
+    }
+    short = {name: value.removeprefix("/jobs/") for name, value in lines.items()}
+    given = "\n".join(f'{name} = "{value}"' for name, value in short.items())
+    found = parsed(SMALL.replace("[source]", f"[source]\n{given}"))
+    assert found.source.items() >= lines.items(), "paths begin at the file"
+    # The brokers are without TLS, and are asked without it.
+    assert copies._security(found.source) == (None, QueryCredentials())
+    with pytest.raises(SpecError, match=r"line 5: \[source\] bookie\.user: .* belong together"):
+        parsed(SMALL.replace("[source]", '[source]\nbookie.user = "reader"'))
+
+
+def test_a_copy_reads_from_bookies_as_the_options_say() -> None:
+    source = CopySource("daybook", CLUSTER.service_url, "t")
+    made = copy_pipeline(source, "u", CLUSTER, "/c", storage=STORAGE)
+    assert made.source.items() >= STORAGE.items()
+    assert not STORAGE.keys() & made.sink.keys()
