@@ -213,6 +213,8 @@ class Sinks:
         names by staging that it gives up, because the cleaner needs a record for each of them.
         Raise SinkRefusedError, MetadataError.
         """
+        if await self.find(name) is not None:
+            return  # So tasks of a sink that is there do not wait for each other.
         async with self._reserving:
             if await self.find(name) is None:
                 await self._check_number(role)

@@ -198,7 +198,7 @@ def test_the_official_client_with_a_token_that_expires(
 
 def test_our_client_and_a_right_that_is_revoked(locked: StandaloneProcess, topic: str) -> None:
     role = "guest"
-    asked(locked, f"persistent/public/default/{topic}", "PUT")
+    asked(locked, f"persistent/public/default/{topic}/partitions", "PUT", 1)
     path = f"persistent/public/default/{topic}/permissions/{role}"
     grant(locked, path, ["produce", "consume"])
     with blocking.connect(locked.service_url, token=token(role)) as client:

@@ -2,8 +2,10 @@
 
 import json
 import stat
+import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -72,8 +74,8 @@ def test_the_user_is_asked_twice_on_a_terminal(monkeypatch: pytest.MonkeyPatch) 
         asked.append(hide_input and confirmation_prompt)
         return "secret"
 
-    monkeypatch.setattr(bookie_users.sys, "stdin", Terminal())
-    monkeypatch.setattr(bookie_users.click, "prompt", prompt)
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    monkeypatch.setattr(click, "prompt", prompt)
     assert bookie_users._password("broker", None, None) == "secret"
     assert asked == [True]
 
