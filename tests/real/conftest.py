@@ -8,6 +8,7 @@ import pytest
 
 from daybook.clients.python import blocking
 from daybook.clients.testing.standalone import ANY_PORTS, StandaloneProcess
+from tests.harness.processes import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,6 +37,16 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneProce
         running = StandaloneProcess(directory=directory, brokers=3, options=ANY_PORTS)
     with running:
         yield running
+
+
+@pytest.fixture
+def mended(broken: StandaloneProcess) -> Iterator[StandaloneProcess]:
+    """Return the cluster that tests break; the parts that this test kills are started again."""
+    yield broken
+    for part in broken.parts():
+        if part["state"] == "down":
+            broken.local("start", part["name"])
+    wait_until(lambda: all(each["state"] == "running" for each in broken.parts()), "all parts run")
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """Processes that die at a chosen moment of their requests about a sink.
 
 A request has three moments: before it is sent, when it was sent and no answer has come, and when
-its answer has come.
+its answer has come.  A request that has failed is repeated, on a busy machine more often than
+elsewhere; the moments of a repetition do not count.
 """
 
 import os
@@ -13,6 +14,8 @@ from typing import Any, cast
 
 from daybook.clients.pipelines.archive.replay_task import ReplayTask
 from daybook.clients.python import http, sink_requests
+
+_ERROR = 400
 
 
 class DiedError(BaseException):
@@ -27,6 +30,7 @@ def dying(at: int, die: Callable[[], None]) -> Generator[list[str]]:
     """
     seen: list[str] = []
     inside = False
+    failed = ""
     requests, transport = cast("Any", sink_requests), cast("Any", http)
     request, receive = requests.http_request, transport._receive
 
@@ -36,15 +40,20 @@ def dying(at: int, die: Callable[[], None]) -> Generator[list[str]]:
             die()
 
     async def requested(*arguments: Any, **more: Any) -> Any:
-        nonlocal inside
+        nonlocal inside, failed
         _, _, _, method, target, *_ = arguments
-        moment(f"before {method} {target}")
-        inside = True
-        try:
+        name = f"{method} {target}"
+        if name == failed:
             answer = await request(*arguments, **more)
-        finally:
-            inside = False
-        moment(f"after {method} {target}")
+        else:
+            moment(f"before {name}")
+            inside, failed = True, name
+            try:
+                answer = await request(*arguments, **more)
+            finally:
+                inside = False
+            moment(f"after {name}")
+        failed = name if answer.status >= _ERROR else ""
         return answer
 
     async def received(*arguments: Any) -> Any:

@@ -37,7 +37,7 @@ SOURCE_PARTITIONS, TARGET_PARTITIONS = 3, 4
 KEYS = 12
 EVENTS = ("worker", "driver", "broker", "bookie")
 STUCK_S = 900.0  # the machine may be busy with other work
-_PAUSE_S = 0.005  # between two messages of the producer
+_PAUSE_S = 0.02  # between two messages of the producer: the processors are for the query
 _POLL_S = 0.02
 # A broker that gets no processor for a while on a busy machine must not lose its session each time.
 _OPTIONS = (*ANY_PORTS, "--set", "broker.session_timeout_s=10")
@@ -289,10 +289,15 @@ def draw_events(rounds: int, seed: int) -> list[str]:
     return events
 
 
-def play(directory: Path, events: Sequence[str], seed: int) -> Outcome:
-    """Play a round for each event in a new cluster; its data and all logs are in `directory`."""
+def play(
+    directory: Path, events: Sequence[str], seed: int, *, bookies: int = 4, brokers: int = 3
+) -> Outcome:
+    """Play a round for each event in a new cluster; its data and all logs are in `directory`.
+
+    One bookie and one broker are to spare, for kills that follow each other.
+    """
     with StandaloneProcess(
-        directory=directory / "cluster", bookies=4, brokers=3, options=_OPTIONS
+        directory=directory / "cluster", bookies=bookies, brokers=brokers, options=_OPTIONS
     ) as cluster:
         one = Play(cluster, directory, seed)
         try:

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.real]
 def test_every_row_is_copied_once_when_parts_are_killed(tmp_path: Path) -> None:
     """pulsar-spark 181: rows were lost and repeated after a failure."""
     events = ("worker", "broker", "driver")
-    outcome = play(tmp_path, events, seed=1)
+    outcome = play(tmp_path, events, seed=1, bookies=3, brokers=2)  # One broker is killed.
     assert [each.event for each in outcome.rounds] == list(events)
     assert outcome.rows > 0
     assert outcome.problems == []

@@ -243,33 +243,32 @@ def test_unsubscribing_forgets_the_subscription(client: pulsar.Client, topic: st
     assert_silent(again)
 
 
-def test_it_goes_on_through_a_killed_broker(topic: str) -> None:
+def test_it_goes_on_through_a_killed_broker(mended: StandaloneProcess, topic: str) -> None:
     """No message is lost; repeated sends may be stored twice, but in order."""
-    with StandaloneProcess() as own:
-        client = pulsar.Client(
-            own.service_url,
-            operation_timeout_seconds=PATIENCE_S,
-            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
-        )
-        consumer = client.subscribe(topic, "sub")
-        producer = client.create_producer(topic, send_timeout_millis=TIMEOUT_MS)
-        acked: list[int] = []
-        for i in range(300):
-            if i == 100:
-                with blocking.connect(own.service_url) as ours:
-                    url = ours.lookup(topic)
-                (owner,) = [b["name"] for b in own.ready["brokers"] if b["service_url"] == url]
-                own.local("kill", owner)
-            producer.send(b"%d" % i)
-            acked.append(i)
-        got: list[int] = []
-        while set(got) != set(acked):
-            message = consumer.receive(TIMEOUT_MS)
-            got.append(int(message.data()))
-            consumer.acknowledge(message)
-        first = list(dict.fromkeys(got))
-        assert first == sorted(first)
-        client.close()
+    client = pulsar.Client(
+        mended.service_url,
+        operation_timeout_seconds=PATIENCE_S,
+        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+    )
+    consumer = client.subscribe(topic, "sub")
+    producer = client.create_producer(topic, send_timeout_millis=TIMEOUT_MS)
+    acked: list[int] = []
+    for i in range(300):
+        if i == 100:
+            with blocking.connect(mended.service_url) as ours:
+                url = ours.lookup(topic)
+            (owner,) = [b["name"] for b in mended.ready["brokers"] if b["service_url"] == url]
+            mended.local("kill", owner)
+        producer.send(b"%d" % i)
+        acked.append(i)
+    got: list[int] = []
+    while set(got) != set(acked):
+        message = consumer.receive(TIMEOUT_MS)
+        got.append(int(message.data()))
+        consumer.acknowledge(message)
+    first = list(dict.fromkeys(got))
+    assert first == sorted(first)
+    client.close()
 
 
 @pytest.mark.parametrize("batching", [False, True], ids=["single", "batched"])
@@ -302,79 +301,81 @@ def test_a_deduplicated_topic_has_each_message_once(
         assert admin.deduplication(topic)
 
 
-def test_a_deduplicated_topic_has_each_message_once_through_a_killed_broker(topic: str) -> None:
-    with StandaloneProcess() as own:
-        with blocking.connect_admin(own.admin_url) as admin:
-            admin.create_topic(topic)
-            admin.set_topic_deduplication(topic, True)
-        client = pulsar.Client(
-            own.service_url,
-            operation_timeout_seconds=PATIENCE_S,
-            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
-        )
-        producer = client.create_producer(
+def test_a_deduplicated_topic_has_each_message_once_through_a_killed_broker(
+    mended: StandaloneProcess, topic: str
+) -> None:
+    with blocking.connect_admin(mended.admin_url) as admin:
+        admin.create_topic(topic)
+        admin.set_topic_deduplication(topic, True)
+    client = pulsar.Client(
+        mended.service_url,
+        operation_timeout_seconds=PATIENCE_S,
+        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+    )
+    producer = client.create_producer(
+        topic,
+        send_timeout_millis=TIMEOUT_MS,
+        batching_enabled=True,
+        batching_max_messages=10,
+        block_if_queue_full=True,
+    )
+    for number in range(5_000):
+        if number == 2_000:
+            with blocking.connect(mended.service_url) as ours:
+                url = ours.lookup(topic)
+            (owner,) = [b["name"] for b in mended.ready["brokers"] if b["service_url"] == url]
+            mended.local("kill", owner)
+        producer.send_async(b"%d" % number, lambda result, _: None)
+    producer.flush()
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    found = [int(reader.read_next(TIMEOUT_MS).data()) for _ in range(5_000)]
+    assert found == list(range(5_000))
+    assert not reader.has_message_available()
+    client.close()
+
+
+def test_acknowledged_messages_of_a_batch_do_not_come_again_after_a_takeover(
+    mended: StandaloneProcess, topic: str
+) -> None:
+    client = pulsar.Client(
+        mended.service_url,
+        operation_timeout_seconds=PATIENCE_S,
+        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+    )
+
+    def subscribe() -> pulsar.Consumer:
+        return client.subscribe(
             topic,
-            send_timeout_millis=TIMEOUT_MS,
-            batching_enabled=True,
-            batching_max_messages=10,
-            block_if_queue_full=True,
-        )
-        for number in range(5_000):
-            if number == 2_000:
-                with blocking.connect(own.service_url) as ours:
-                    url = ours.lookup(topic)
-                (owner,) = [b["name"] for b in own.ready["brokers"] if b["service_url"] == url]
-                own.local("kill", owner)
-            producer.send_async(b"%d" % number, lambda result, _: None)
-        producer.flush()
-        reader = client.create_reader(topic, pulsar.MessageId.earliest)
-        found = [int(reader.read_next(TIMEOUT_MS).data()) for _ in range(5_000)]
-        assert found == list(range(5_000))
-        assert not reader.has_message_available()
-        client.close()
-
-
-def test_acknowledged_messages_of_a_batch_do_not_come_again_after_a_takeover(topic: str) -> None:
-    with StandaloneProcess() as own:
-        client = pulsar.Client(
-            own.service_url,
-            operation_timeout_seconds=PATIENCE_S,
-            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+            "sub",
+            consumer_type=pulsar.ConsumerType.Shared,
+            batch_index_ack_enabled=True,
         )
 
-        def subscribe() -> pulsar.Consumer:
-            return client.subscribe(
-                topic,
-                "sub",
-                consumer_type=pulsar.ConsumerType.Shared,
-                batch_index_ack_enabled=True,
-            )
-
-        consumer = subscribe()
-        producer = client.create_producer(
-            topic,
-            batching_enabled=True,
-            batching_max_messages=10,
-            batching_max_publish_delay_ms=100,
-        )
-        for number in range(30):
-            producer.send_async(b"%d" % number, lambda result, _: None)
-        producer.flush()
-        for message in receive(consumer, 30):
-            if int(message.data()) % 3:
-                consumer.acknowledge(message)
-        consumer.close()
-        # Acknowledgements without a receipt take a second; a clean unload stores them all.
-        with blocking.connect_admin(own.admin_url) as admin:
-            admin.unload_topic(topic)
-        with blocking.connect(own.service_url) as ours:
-            url = ours.lookup(topic)
-        (owner,) = [b["name"] for b in own.ready["brokers"] if b["service_url"] == url]
-        own.local("kill", owner)
-        again = subscribe()
-        assert [int(m.data()) for m in receive(again, 10)] == list(range(0, 30, 3))
-        assert_silent(again)
-        client.close()
+    consumer = subscribe()
+    producer = client.create_producer(
+        topic,
+        batching_enabled=True,
+        batching_max_messages=10,
+        batching_max_publish_delay_ms=100,
+    )
+    for number in range(30):
+        producer.send_async(b"%d" % number, lambda result, _: None)
+    producer.flush()
+    for message in receive(consumer, 30):
+        if int(message.data()) % 3:
+            consumer.acknowledge(message)
+    consumer.close()
+    # Acknowledgements without a receipt take a second; a clean unload stores them all.
+    with blocking.connect_admin(mended.admin_url) as admin:
+        admin.unload_topic(topic)
+    with blocking.connect(mended.service_url) as ours:
+        url = ours.lookup(topic)
+    (owner,) = [b["name"] for b in mended.ready["brokers"] if b["service_url"] == url]
+    mended.local("kill", owner)
+    again = subscribe()
+    assert [int(m.data()) for m in receive(again, 10)] == list(range(0, 30, 3))
+    assert_silent(again)
+    client.close()
 
 
 def test_a_message_that_no_bookie_takes_harms_nobody_else_on_the_connection(
