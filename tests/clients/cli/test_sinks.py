@@ -21,6 +21,7 @@ def sink(state: str = "APPLIED", reason: str = "") -> dict[str, Any]:
         "once": False,
         "partitions": [{"topic": TOPIC, "next": 5, "state": "pending", "reason": reason}],
         "abandoned": [],
+        "role": "alice",
     }
 
 
@@ -37,6 +38,7 @@ def test_sinks_are_listed(daybook: Daybook, fake_admin: FakeAdmin) -> None:
             "partitions": 1,
             "query": "query",
             "checkpoint": "/checkpoints/orders",
+            "role": "alice",
         }
     ]
 
