@@ -42,7 +42,7 @@ from typing import Protocol, Self, TypeAlias, TypeVar
 import outcome
 import trio
 
-from daybook.wire.arena import ArenaPool, new_arena
+from daybook.wire.arena import ArenaPool
 
 T = TypeVar("T")
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -487,12 +487,12 @@ class FileReader:
         before = offset % BLOCK_BYTES
         span = -(-(before + size) // BLOCK_BYTES) * BLOCK_BYTES
         arena = self._buffers.try_acquire(span + BLOCK_BYTES)
-        if arena is None:
-            arena = new_arena(span + BLOCK_BYTES)
-        else:
+        # The heap keeps its pages; pages of a fresh arena would take longer than the read.
+        buffer = bytearray(span + BLOCK_BYTES) if arena is None else arena
+        if arena is not None:
             self._buffers.release(arena)  # reused only when no view into it is left
-        skip = -ctypes.addressof(ctypes.c_char.from_buffer(arena)) % BLOCK_BYTES
-        view = memoryview(arena)[skip : skip + span]
+        skip = -ctypes.addressof(ctypes.c_char.from_buffer(buffer)) % BLOCK_BYTES
+        view = memoryview(buffer)[skip : skip + span]
         got = await trio.to_thread.run_sync(
             _read_blocks, self._direct, offset - before, view, limiter=self._threads
         )

@@ -74,6 +74,36 @@ async def test_arenas_that_were_needed_between_two_looks_stay(
     assert pool.total_bytes == 7 * ARENA
 
 
+async def test_a_large_arena_is_used_again_if_it_fits_and_nothing_needs_it(
+    autojump_clock: MockClock,
+) -> None:
+    pool = ArenaPool(arena_bytes=ARENA)
+    async with running(pool):
+
+        def take(size: int) -> int:
+            """Return how many bytes of new arenas this size needs."""
+            before = pool.total_bytes
+            arena = pool.try_acquire(size)
+            assert arena is not None
+            assert len(arena) >= size
+            views.append(memoryview(arena)[:1])
+            pool.release(arena)
+            return pool.total_bytes - before
+
+        views: list[memoryview] = []
+        assert take(4 * ARENA) == 4 * ARENA
+        assert take(3 * ARENA) == 3 * ARENA
+        views.clear()
+        assert take(3 * ARENA) == 0  # the larger one, which came back first
+        assert take(3 * ARENA) == 0
+        assert take(2 * ARENA) == 2 * ARENA  # Both have views.
+        views.clear()
+        assert take(ARENA + 1) == 0
+        views.clear()
+        await trio.sleep(TWO_LOOKS_S)
+        assert pool.total_bytes == 0
+
+
 async def test_an_arena_with_views_stays_as_it_is_and_goes_after_them(
     autojump_clock: MockClock,
 ) -> None:
