@@ -72,9 +72,11 @@ class Flusher:
 
     def send_held(self) -> None:
         """End a block of `together`, after an error as well."""
-        if self._held == 1:
-            self.flush()
-        self._release()
+        try:
+            if self._held == 1:
+                self.flush()
+        finally:
+            self._release()
 
     def _release(self) -> None:
         self._held -= 1

@@ -125,12 +125,15 @@ async def test_a_block_that_fails_has_sent_what_it_had() -> None:
 async def test_a_flush_that_fails_leaves_the_others_to_the_flusher() -> None:
     flusher = Flusher()
     bad, good = Sender(flusher, error=KeyError("bad")), Sender(flusher)
-    bad.also_marks = good
+
+    def send_both() -> None:
+        with flusher.together():
+            bad.send("a")
+            good.send("b")
+
     async with running(flusher):
-        bad.send("a")
-        good.send("b")
         with pytest.raises(KeyError):
-            flusher.flush()
+            send_both()
         await wait_all_tasks_blocked()
         assert good.flushes == ["b"]
         good.send("c")

@@ -19,7 +19,7 @@ from daybook.bookie.storage.entry_locations import EntryLocations
 from daybook.bookie.storage.ledger_directory import LedgerDirectory
 from daybook.bookie.storage.ledger_state import LedgerState
 from daybook.bookie.storage.log import Log
-from daybook.bookie.storage.records import Kind
+from daybook.bookie.storage.records import Kind, UnsupportedVersionError
 from daybook.bookie.storage.status import StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
 from tests.bookie.storage.conftest import has
@@ -303,5 +303,5 @@ def test_the_test_notices_storage_that_is(
     break_it: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_it(monkeypatch)
-    with pytest.raises((BaseExceptionGroup, AssertionError, KeyError)):
+    with pytest.raises((BaseExceptionGroup, AssertionError, KeyError, UnsupportedVersionError)):
         run_seeds()

@@ -1,6 +1,6 @@
 """The operations of a store, and their answers."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import trio
@@ -64,7 +64,7 @@ async def test_everything_that_waits_shares_a_sync_and_is_answered_in_order_in_o
         heard: list[str] = []
 
         @contextmanager
-        def answering() -> Iterator[None]:
+        def answering() -> Generator[None]:
             yield
             heard.append("commit")
 
