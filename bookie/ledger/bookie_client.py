@@ -8,6 +8,11 @@ read:
 - an answer; answers to adds come in runs;
 - or a failure: the connection could not be made or was lost, or no answer came in time.
 
+A bookie that takes entries more slowly than the others confirm them is given up, since its queue
+would keep the memory of confirmed entries.  Entries that their senders hold anyway, until they are
+confirmed, are no sign of that: nobody has confirmed anything yet right after a burst, or when all
+writers send what waits to a bookie that is back (`BookieClient.held_bytes`).
+
 One sweep over all requests under way finds the late ones, so timeouts are as coarse as the interval
 of the sweep.
 
@@ -270,7 +275,7 @@ class BookieLimits:
     read_timeout_s: float = 5.0
     sweep_interval_s: float = 0.5
     idle_close_s: float = 60.0
-    queue_bytes_max: int = 64 << 20  # more unsent bytes close the connection
+    queue_bytes_max: int = 64 << 20  # More unsent bytes that nobody else holds close a connection.
     frame_bytes_max: int = FRAME_BYTES_MAX
     batch_entries_min: int = 2  # fewer entries are read one by one
     batch_entry_bytes_max: int = 16 << 10  # larger entries are read one by one
@@ -370,7 +375,7 @@ class BookieConnection:
             self._send_later(buffers)
             return
         connection.send(buffers)
-        if connection.pending_bytes > self._bookies.limits.queue_bytes_max:
+        if self._lags(connection.pending_bytes):
             self._why_closed = self._why_closed or _TOO_SLOW
             connection.close(_TOO_SLOW)
 
@@ -378,8 +383,13 @@ class BookieConnection:
         """Queue until there is a connection."""
         self._queue += buffers
         self._queue_bytes += sum(map(len, buffers))
-        if self._queue_bytes > self._bookies.limits.queue_bytes_max:
+        if self._lags(self._queue_bytes):
             self.close(_TOO_SLOW)
+
+    def _lags(self, unsent_bytes: int) -> bool:
+        """Return True if this queue surely keeps more than the limit of confirmed entries."""
+        bookies = self._bookies
+        return unsent_bytes > bookies.limits.queue_bytes_max + bookies.held_bytes
 
     async def _serve(self, scope: trio.CancelScope) -> None:
         reason = ""
@@ -498,6 +508,9 @@ class BookieClient:
     ) -> None:
         self.nursery = nursery
         self.limits = limits
+        # Payloads that writers and recoveries have sent, and keep until they are confirmed.  They
+        # take this memory whether or not a connection still has to send them.
+        self.held_bytes = 0
         self.versions = ProtocolVersions(limits.protocol, limits.protocol_retry_s)
         self.on_failed = on_failed
         self.on_refused = on_refused

@@ -144,6 +144,7 @@ class Recovery:
         self._generations: dict[BookieId, CookieGeneration] = {}  # generations of the new members
         self._entries: dict[int, Entry] = {}
         self._frames: dict[int, list[Buffer]] = {}
+        self._held_bytes = 0  # payloads in `_frames`: the share in `BookieClient.held_bytes`
         self._last_entries: dict[int, Entry] = {}  # the last entries of bookies
         self._inbox: deque[ProtocolInput] = deque()
         self._failed: set[BookieId] = set()  # bookies that rejected a recovered entry
@@ -181,6 +182,7 @@ class Recovery:
             channel.close()
         self._entries.clear()
         self._frames.clear()
+        self._hold(-self._held_bytes)
 
     # -- answers of bookies
 
@@ -267,6 +269,7 @@ class Recovery:
                 # An ack quorum holds these entries: only the last one is of use to anybody.
                 self._last_entries = {first + count - 1: self._entries[first + count - 1]}
                 for entry_id in range(first, first + count):
+                    self._hold(-len(self._entries[entry_id].payload))
                     del self._entries[entry_id], self._frames[entry_id]
             case Drop(entry_id):
                 del self._entries[entry_id]
@@ -330,7 +333,13 @@ class Recovery:
         size = len(header) + len(entry.payload)
         head = encode_add_header(self._master_key, size, recovery=True, high_priority=True)
         frame = self._frames[entry_id] = [head + header, entry.payload]
+        self._hold(len(entry.payload))
         return frame
+
+    def _hold(self, size: int) -> None:
+        """Count payload bytes that are kept until the entries are confirmed."""
+        self._held_bytes += size
+        self._context.bookies.held_bytes += size
 
     def _channel(self, bookie: BookieId) -> LedgerChannel:
         channel = self._channels.get(bookie)

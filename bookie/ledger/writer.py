@@ -259,6 +259,9 @@ class LedgerWriter:
         if payloads:
             count = len(payloads)
             assert len(lengths) == count
+            # Counted before the entries are sent: connections compare their queues with it.
+            before = self._lengths[-1] if self._lengths else self.length
+            self._context.bookies.held_bytes += lengths[-1] - before
             self._frames += encode_adds(
                 self._master_key,
                 self.ledger_id,
@@ -510,6 +513,7 @@ class LedgerWriter:
             self._frames.popleft()
             length = self._lengths.popleft()
         self.pending_bytes -= length - self.length
+        self._context.bookies.held_bytes -= length - self.length
         self.length = length
         self.last_add_confirmed = last
         # The state is complete before anything is told: a listener may append or read at once.
@@ -520,6 +524,8 @@ class LedgerWriter:
     def _withdraw(self, reason: str) -> None:
         if self._error is None:
             self._error = WriterWithdrawnError(f"ledger {self.ledger_id}: {reason}")
+        if self._lengths:
+            self._context.bookies.held_bytes -= self._lengths[-1] - self.length
         # Gathered entries are dropped, too: after `withdrawn` nothing is sent.
         self._frames.clear()
         self._lengths.clear()

@@ -9,6 +9,7 @@ from tests.mutants.patch import Edit, Mutant
 _CATALOG = "daybook.bookie.ledger.metadata_store"
 _LEDGER = "tests:tests/bookie/ledger"
 _LOG = "tests:tests/managed_ledger"
+_BURSTS = "tests:tests/bookie/ledger/test_writer_bookies.py"
 
 MUTANTS = [
     Mutant(
@@ -217,5 +218,74 @@ MUTANTS = [
         name="FrameConnection._fill",
         replacement=Edit("self._drained = False\n", "pass\n"),
         caught_by="tests:tests/wire/test_lone_frames.py -k an_end_that_came_with",
+    ),
+    Mutant(
+        id="WB01",
+        rule="only entries that nobody else holds show that a bookie lags -> a burst does, too",
+        module="daybook.bookie.ledger.bookie_client",
+        name="BookieConnection._lags",
+        replacement=Edit(" + bookies.held_bytes", ""),
+        caught_by=f"{_BURSTS} -k burst",
+    ),
+    Mutant(
+        id="WB01 returned",
+        rule="bookies that return are sent all that waits -> no more than the limit",
+        module="daybook.bookie.ledger.bookie_client",
+        name="BookieConnection._send_later",
+        replacement=Edit(
+            "self._lags(self._queue_bytes)",
+            "self._queue_bytes > self._bookies.limits.queue_bytes_max",
+        ),
+        caught_by=f"{_BURSTS} -k that_return",
+    ),
+    Mutant(
+        id="WB02",
+        rule="a bookie far behind what is confirmed is given up -> its queue has no bound",
+        module="daybook.bookie.ledger.bookie_client",
+        name="BookieConnection._lags",
+        replacement=lambda self, unsent_bytes: False,
+        caught_by=f"{_BURSTS} -k lags_too_far",
+    ),
+    Mutant(
+        id="WB03",
+        rule="a confirmed entry is held no longer -> it counts on",
+        module="daybook.bookie.ledger.writer",
+        name="LedgerWriter._confirm",
+        replacement=Edit("self._context.bookies.held_bytes -= length - self.length", "pass"),
+        caught_by=f"{_BURSTS} -k no_longer_held",
+    ),
+    Mutant(
+        id="WB04",
+        rule="a writer that has ended holds nothing -> its entries count on",
+        module="daybook.bookie.ledger.writer",
+        name="LedgerWriter._withdraw",
+        replacement=Edit(
+            "self._context.bookies.held_bytes -= self._lengths[-1] - self.length", "pass"
+        ),
+        caught_by=f"{_BURSTS} -k no_longer_held",
+    ),
+    Mutant(
+        id="WB05",
+        rule="entries that recoveries hold show no lag -> they do",
+        module="daybook.bookie.ledger.recovery",
+        name="Recovery._hold",
+        replacement=lambda self, size: None,
+        caught_by=f"{_BURSTS} -k many_recoveries",
+    ),
+    Mutant(
+        id="WB06",
+        rule="a recovered entry is held no longer -> it counts on",
+        module="daybook.bookie.ledger.recovery",
+        name="Recovery._perform",
+        replacement=Edit("self._hold(-len(self._entries[entry_id].payload))", "pass"),
+        caught_by=f"{_BURSTS} -k under_way",
+    ),
+    Mutant(
+        id="WB07",
+        rule="a recovery that has ended holds nothing -> its entries count on",
+        module="daybook.bookie.ledger.recovery",
+        name="Recovery.close",
+        replacement=Edit("self._hold(-self._held_bytes)", "pass"),
+        caught_by=f"{_BURSTS} -k recovery_that_fails",
     ),
 ]

@@ -71,6 +71,7 @@ class FakeBookie:
     silent: bool = False  # accepts all requests, answers none
     delay_s: float = 0.0  # before each answer
     deaf: bool = False  # neither stores nor answers
+    frozen: bool = False  # reads no further frames; connections stay open
     add_status: Status | None = None  # the answer to every add; nothing is stored
     read_status: Status | None = None
     forgets: set[int] = field(default_factory=set)  # entries that it claims not to have
@@ -143,6 +144,8 @@ class FakeBookie:
         )
         version = ""
         while frames := await connection.receive():
+            if self.frozen:
+                await trio.sleep_forever()
             for frame in frames:
                 version = version or ("v3" if is_v3(frame) else "v2")
                 if version not in self.speaks:

@@ -1,17 +1,19 @@
 """Writers whose bookies fail: which bookie is replaced, which writes go on, which wait."""
 
+from collections.abc import Sequence
+
 import pytest
 import trio
 from trio.abc import Clock
 
-from daybook.bookie.errors import (
-    NotEnoughBookiesError,
-)
+from daybook.bookie.errors import InDoubtError, NotEnoughBookiesError, RecoveryAbortedError
 from daybook.bookie.ledger.bookie_client import BookieLimits
-from daybook.bookie.ledger.client import LedgerLimits, Quorums
+from daybook.bookie.ledger.client import LedgerClient, LedgerLimits, Quorums
+from daybook.bookie.ledger.reader import LedgerReader
+from daybook.bookie.ledger.writer import LedgerWriter
 from daybook.bookie.registry.underreplication import mark_path
-from daybook.wire.messages.bookie import Status
-from tests.bookie.ledger.cluster import PATHS, Cluster
+from daybook.wire.messages.bookie import Add, Status
+from tests.bookie.ledger.cluster import PATHS, Cluster, FakeBookie
 from tests.bookie.ledger.writing import QUORUMS, append, contents, expected
 
 
@@ -206,10 +208,137 @@ async def test_a_bookie_that_lags_too_far_behind_is_given_up(
     await append(writer)
     slow = four.of(writer.metadata.last_fragment.ensemble)[0]
     # The bookie receives nothing, and the buffers of the connection fill up.
-    four.network.block(slow.host, "client")
-    slow.deaf = True
-    four.network.cut(slow.host)
-    for _ in range(12):
+    slow.frozen = True
+    for _ in range(4):
         writer.append([bytes(1 << 20)])
         await writer.wait_confirmed(writer.last_add_pushed)
+    assert slow.id in writer.ensemble, "the buffers and the limit hold so much"
+    for _ in range(4):
+        writer.append([bytes(1 << 20)])
+        await writer.wait_confirmed(writer.last_add_pushed)
+    await trio.sleep(1)
     assert slow.id not in writer.metadata.last_fragment.ensemble
+
+
+# Not even one of the large entries may wait, unless it is held anyway.
+_SMALL_QUEUE = LedgerLimits(bookies=BookieLimits(queue_bytes_max=1 << 19))
+
+
+async def _append_large(client: LedgerClient, ledgers: int) -> list[LedgerWriter]:
+    """Append an entry of 1 MB to each of so many new ledgers, all in one turn of the loop."""
+    writers = [await client.create(QUORUMS) for _ in range(ledgers)]
+    for writer in writers:
+        writer.append([bytes(1 << 20)])
+    return writers
+
+
+async def _all_confirmed(writers: Sequence[LedgerWriter]) -> None:
+    for writer in writers:
+        await writer.wait_confirmed(writer.last_add_pushed)
+
+
+async def test_a_burst_is_no_sign_that_bookies_lag_behind(
+    three: Cluster, autojump_clock: Clock
+) -> None:
+    """No bookie can have taken an entry that was appended in this turn."""
+    writers = await _append_large(await three.client(_SMALL_QUEUE), 4)
+    with trio.fail_after(1):
+        await _all_confirmed(writers)
+    await trio.sleep(1)
+    for writer in writers:
+        assert not writer.under_replicated
+        for bookie in three.bookies:
+            assert bookie.holds(writer.ledger_id) == [0]
+
+
+async def test_bookies_that_return_are_sent_everything_that_waits(
+    three: Cluster, autojump_clock: Clock
+) -> None:
+    """All writers send at the moment when the bookies return, before a connection is made."""
+    client = await three.client(_SMALL_QUEUE)
+    for bookie in three.bookies:
+        bookie.deaf = True
+    writers = await _append_large(client, 4)
+    await trio.sleep(8)
+    assert all(writer.waiting_for for writer in writers)
+    for bookie in three.bookies:
+        bookie.deaf = False
+    three.network.cut("client")
+    with trio.fail_after(5):
+        await _all_confirmed(writers)
+
+
+async def test_many_recoveries_of_large_entries_at_once(
+    three: Cluster, autojump_clock: Clock
+) -> None:
+    client = await three.client(_SMALL_QUEUE)
+    writers = await _append_large(client, 4)
+    await trio.sleep(1)
+    for writer in writers:
+        writer.abandon()
+    readers: list[LedgerReader] = []
+
+    async def recover(ledger_id: int) -> None:
+        readers.append(await client.open(ledger_id, recover=True))
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            for writer in writers:
+                nursery.start_soon(recover, writer.ledger_id)
+    assert [reader.last_add_confirmed for reader in readers] == [0] * 4
+
+
+async def test_a_recovery_holds_only_the_entries_under_way(
+    three: Cluster, monkeypatch: pytest.MonkeyPatch, autojump_clock: Clock
+) -> None:
+    client = await three.client(LedgerLimits(recovery_reads_max=2))
+    writer = await client.create(QUORUMS)
+    for _ in range(8):
+        writer.append([bytes(1 << 20)])
+    await trio.sleep(1)
+    writer.abandon()
+    held: list[int] = []
+    store = FakeBookie.add
+
+    def add(bookie: FakeBookie, add: Add) -> Status:
+        held.append(client.context.bookies.held_bytes)
+        return store(bookie, add)
+
+    monkeypatch.setattr(FakeBookie, "add", add)
+    await client.open(writer.ledger_id, recover=True)
+    assert 1 << 20 <= max(held) <= 4 << 20
+    assert client.context.bookies.held_bytes == 0
+
+
+async def test_a_recovery_that_fails_holds_nothing(three: Cluster, autojump_clock: Clock) -> None:
+    client = await three.client()
+    (writer,) = await _append_large(client, 1)
+    await trio.sleep(1)
+    writer.abandon()
+    for bookie in three.bookies:
+        bookie.add_status = Status.IO_ERROR
+    with pytest.raises(RecoveryAbortedError):
+        await client.open(writer.ledger_id, recover=True)
+    assert client.context.bookies.held_bytes == 0
+
+
+async def test_entries_that_are_no_longer_held_count_no_more(
+    three: Cluster, autojump_clock: Clock
+) -> None:
+    """A bookie may lag behind by what writers hold anyway; an ended writer holds nothing."""
+    client = await three.client(_SMALL_QUEUE)
+    await _all_confirmed(await _append_large(client, 2))
+    for bookie in three.bookies:
+        bookie.deaf = True
+    closed, abandoned, recovered = await _append_large(client, 3)
+    await trio.sleep(0.1)
+    assert client.context.bookies.held_bytes == 3 << 20
+    await closed.close()
+    abandoned.abandon()
+    assert client.context.bookies.held_bytes == 1 << 20
+    for bookie in three.bookies:
+        bookie.deaf = False
+    await client.open(recovered.ledger_id, recover=True)
+    with pytest.raises(InDoubtError):
+        await recovered.wait_confirmed(0)
+    assert client.context.bookies.held_bytes == 0
