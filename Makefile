@@ -8,8 +8,11 @@ STAMP_DOCS := $(VENV)/.installed-docs
 SEARCHES := tests/model tests/storms tests/simulation tests/fuzz tests/mutants
 
 # Only the files with such a test are read: collecting the other twelve thousand tests takes half a minute.
-# AGAIN=1 gives the tests that failed with real processes a second try: a busy machine may have held one up.
 REAL := $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations=25 --durations-min=15 -m real $$(grep -rl 'mark\.real\b' tests --include='test_*.py' | sort)
+
+# $(call tried,COMMAND) runs pytest.  AGAIN=1 gives the tests that failed a second try, and the output names them:
+# a busy machine may have held one up.
+tried = $(1) || { test $$? -eq 1 && test -n "$(AGAIN)" && echo "AGAIN: only the tests that failed above" >&2 && $(1) --last-failed --last-failed-no-failures none; }
 
 .PHONY: help setup demo check test lint docs bench bench-peers bench-spark sim storms mutants mutants-generic check-model fuzz soak interop clean java
 
@@ -37,13 +40,13 @@ test: setup ## lint, types and all tests; T=tests/wire runs that part alone
 else
 test: check
 	@echo "$$(date +%H:%M:%S) searches: simulated clusters, model checker, fuzz corpora, mutants"
-	@$(BIN)/pytest -q -n 2 --dist loadgroup $(SEARCHES)
+	@$(call tried,$(BIN)/pytest -q -n 2 --dist loadgroup $(SEARCHES))
 	@echo "$$(date +%H:%M:%S) real processes: ZooKeeper, Spark, the official client"
-	@$(REAL) || { test $$? -eq 1 && test -n "$(AGAIN)" && echo "AGAIN: only the tests that failed above" >&2 && $(REAL) --last-failed --last-failed-no-failures none; }
+	@$(call tried,$(REAL))
 endif
 
 check: setup lint ## lint, types and unit tests
-	@$(BIN)/pytest -q -n 2 --dist loadgroup -m "not real and not interop" $(addprefix --ignore=,$(SEARCHES))
+	@$(call tried,$(BIN)/pytest -q -n 2 --dist loadgroup -m "not real and not interop" $(addprefix --ignore=,$(SEARCHES)))
 
 lint: $(STAMP) ## ruff, mypy, pyright, and sentences without a subject
 	@$(BIN)/ruff check .
