@@ -4,7 +4,7 @@ import sys
 
 import trio
 
-from daybook.broker import server
+from daybook.broker import parts
 from daybook.broker.__main__ import main
 from daybook.broker.context import BrokerContext
 from daybook.broker.service.accept import Prove
@@ -16,5 +16,5 @@ async def answer_nobody(_stream: Stream, _broker: BrokerContext, _prove: Prove) 
 
 
 if __name__ == "__main__":
-    vars(server)["serve_client"] = answer_nobody
+    vars(parts)["serve_client"] = answer_nobody
     sys.exit(main())
