@@ -189,6 +189,7 @@ class _Run:
         self._changes = before.changes
         self._may_abort = settings.fence_give_ups
         self._out = out
+        self.held_bytes = 0  # `BookieClient.held_bytes`, which the attempt counts up
         self._attempt: Recovery | None = None
         if before.marked is not None:
             self._attempt = self._restored(before.marked, before)

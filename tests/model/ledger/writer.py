@@ -155,7 +155,7 @@ class _Run:
             directory=self,
             metadata_store=SimpleNamespace(reachable=True),
             nursery=self,
-            bookies=SimpleNamespace(flusher=self, open_channel=self.open_channel),
+            bookies=SimpleNamespace(flusher=self, open_channel=self.open_channel, held_bytes=0),
             mark_under_replicated=None,
         )
         writer = LedgerWriter(cast("Any", context), LEDGER_ID, before.stored)
