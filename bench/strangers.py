@@ -4,7 +4,9 @@
 
 One broker has ports with and without TLS, demands tokens, and writes an audit log.  Twenty clients,
 each with TLS and a token, send ten messages a second each, and one more client connects again and
-again.  Rounds with and without the strangers alternate.  The strangers never prove who they are:
+again.  Rounds alternate: without strangers, with strangers at a decoy, and with strangers at the
+broker.  The decoy is a process that only reads and closes, so its rounds show what the processor
+time of the strangers alone costs the clients.  The strangers never prove who they are:
 
     silent      connect, and send nothing
     drip        send the frame of a CONNECT byte by byte
@@ -30,7 +32,9 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import jwt
@@ -65,6 +69,8 @@ _RATES = {
     "garbage": 20.0,
 }
 _DRIP_S = 1.0
+_DECOY_S = 10.0  # The decoy keeps a connection for so long, about as the broker does.
+_ROUNDS = ("nobody", "decoy", "broker")  # at whom the strangers of a round are
 
 
 def token(role: str) -> str:
@@ -148,6 +154,25 @@ async def _drip(stream: trio.SocketStream, data: bytes) -> None:
         await trio.sleep(_DRIP_S)
 
 
+async def _decoy() -> None:
+    """Accept connections, read what comes, and close them; print the ports."""
+
+    async def serve(stream: trio.SocketStream) -> None:
+        with trio.move_on_after(_DECOY_S), suppress(*_GONE):
+            async with stream:
+                while await stream.receive_some(1 << 16):
+                    pass
+
+    async with trio.open_nursery() as nursery:
+        ports: dict[str, int] = {}
+        for name in ("plain", "tls", "http"):
+            listener, *_ = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
+            ports[name] = listener.socket.getsockname()[1]
+        print(json.dumps(ports), flush=True)
+        await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
+        nursery.cancel_scope.cancel()
+
+
 # -- the clients
 
 
@@ -220,45 +245,54 @@ async def measure(broker: ServerProcess, clients: Clients, rounds: int, seconds:
         "tls": broker.ready["tls_port"],
         "http": broker.ready["http_port"],
     }
-    sends: dict[bool, list[list[float]]] = {False: [], True: []}
-    connects: dict[bool, list[float]] = {False: [], True: []}
-    memory: dict[bool, int] = {False: 0, True: 0}
-    processor: dict[bool, float] = {False: 0.0, True: 0.0}
+    sends: dict[str, list[list[float]]] = {kind: [] for kind in _ROUNDS}
+    connects: dict[str, list[float]] = {kind: [] for kind in _ROUNDS}
+    memory = dict.fromkeys(_ROUNDS, 0)
+    processor = dict.fromkeys(_ROUNDS, 0.0)
     told: list[dict[str, list[float]]] = []
+    decoy = _child("--decoy")
+    assert decoy.stdout is not None
+    targets = {"decoy": json.loads(decoy.stdout.readline()), "broker": ports}
     async with trio.open_nursery() as nursery:
         await nursery.start(clients.run)
         await trio.sleep(3.0)
-        for number in range(2 * rounds):
-            attacked = bool(number % 2)
-            attack = await trio.to_thread.run_sync(_attack, ports) if attacked else None
+        for kind in _ROUNDS * rounds:
+            target = targets.get(kind)
+            attack = None if target is None else await trio.to_thread.run_sync(_attack, target)
             await trio.sleep(1.0)
             clients.sends, clients.connects = [], []
             before = _processor_s(broker.process.pid)
             await trio.sleep(seconds)
             spent = _processor_s(broker.process.pid) - before
-            processor[attacked] += spent / (seconds * rounds)
-            sends[attacked].append(sorted(clients.sends))
-            connects[attacked] += clients.connects
-            memory[attacked] = max(memory[attacked], _rss(broker.process.pid))
+            processor[kind] += spent / (seconds * rounds)
+            sends[kind].append(sorted(clients.sends))
+            connects[kind] += clients.connects
+            memory[kind] = max(memory[kind], _rss(broker.process.pid))
             if attack is not None:
                 out, _ = await trio.to_thread.run_sync(attack.communicate)
-                told.append(json.loads(out))
+                if kind == "broker":
+                    told.append(json.loads(out))
             await trio.sleep(2.0)
         nursery.cancel_scope.cancel()
+    decoy.communicate()
     _print(sends, connects, memory, processor, told, clients.failures)
 
 
 def _attack(ports: Mapping[str, int]) -> "subprocess.Popen[str]":
-    attack = subprocess.Popen(
-        [sys.executable, "-m", "bench.strangers", "--attack", json.dumps(ports)],
+    attack = _child("--attack", json.dumps(ports))
+    assert attack.stdout is not None
+    assert attack.stdout.readline().strip() == _READY
+    return attack
+
+
+def _child(*arguments: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "bench.strangers", *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: os.nice(_NICE),
     )
-    assert attack.stdout is not None
-    assert attack.stdout.readline().strip() == _READY
-    return attack
 
 
 def _rss(pid: int) -> int:
@@ -276,43 +310,39 @@ def _at(times: list[float], share: float) -> float:
 
 
 def _print(
-    sends: dict[bool, list[list[float]]],
-    connects: dict[bool, list[float]],
-    memory: dict[bool, int],
-    processor: dict[bool, float],
+    sends: Mapping[str, list[list[float]]],
+    connects: Mapping[str, list[float]],
+    memory: Mapping[str, int],
+    processor: Mapping[str, float],
     told: list[dict[str, list[float]]],
     failures: Mapping[str, int],
 ) -> None:
     console = Console(width=120)
     table = Table(
         "what",
-        "without",
-        "with strangers",
-        "ratio",
+        "nobody",
+        "decoy",
+        "broker",
+        "broker / nobody, / decoy",
         title=f"{CLIENTS} clients, {CLIENTS * EACH_PER_S} messages a second",
     )
     together = {key: sorted(t for each in found for t in each) for key, found in sends.items()}
     for name, share in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)):
-        without, with_ = _at(together[False], share), _at(together[True], share)
-        table.add_row(
-            f"send {name}, ms", f"{without:.2f}", f"{with_:.2f}", f"{with_ / without:.2f}"
-        )
-    by_round = [[_at(each, 0.99) for each in sends[key]] for key in (False, True)]
-    ratios = sorted(b / a for a, b in zip(*by_round, strict=True))
-    table.add_row(
-        "send p99 by round, ms",
-        " ".join(f"{each:.1f}" for each in by_round[0]),
-        " ".join(f"{each:.1f}" for each in by_round[1]),
-        f"median {ratios[len(ratios) // 2]:.2f}",
-    )
+        table.add_row(f"send {name}, ms", *_compared([_at(together[k], share) for k in _ROUNDS]))
+    by_round = [[_at(each, 0.99) for each in sends[kind]] for kind in _ROUNDS]
+    shown = [" ".join(f"{each:.1f}" for each in column) for column in by_round]
+    medians = [
+        f"{median(b / a for a, b in zip(column, by_round[2], strict=True)):.2f}"
+        for column in by_round[:2]
+    ]
+    table.add_row("send p99 by round, ms", *shown, f"medians {', '.join(medians)}")
     new = {key: sorted(times) for key, times in connects.items()}
     for name, share in (("p50", 0.5), ("p99", 0.99)):
-        without, with_ = _at(new[False], share), _at(new[True], share)
         what = f"new client's first receipt {name}, ms"
-        table.add_row(what, f"{without:.1f}", f"{with_:.1f}", f"{with_ / without:.2f}")
-    shares = [f"{100 * processor[key]:.0f} %" for key in (False, True)]
+        table.add_row(what, *_compared([_at(new[kind], share) for kind in _ROUNDS]))
+    shares = [f"{100 * processor[kind]:.0f} %" for kind in _ROUNDS]
     table.add_row("broker's use of one core", *shares, "")
-    table.add_row("messages", *(f"{len(together[key]):,}" for key in (False, True)), "")
+    table.add_row("messages", *(f"{len(together[kind]):,}" for kind in _ROUNDS), "")
     table.add_row("memory of the broker, MiB", *(f"{memory[k] / 1024:.0f}" for k in memory), "")
     console.print(table)
     cut = Table("strangers", "opened", "cut while they stayed", "longest, s")
@@ -325,7 +355,15 @@ def _print(
         console.print(f"  {count}: {why}")
 
 
+def _compared(found: list[float]) -> list[str]:
+    nobody, decoy, broker = found
+    return [*(f"{each:.2f}" for each in found), f"{broker / nobody:.2f}, {broker / decoy:.2f}"]
+
+
 def main() -> int:
+    if sys.argv[1:2] == ["--decoy"]:
+        trio.run(_decoy)
+        return 0
     if sys.argv[1:2] == ["--attack"]:
         trio.run(Strangers(json.loads(sys.argv[2])).run)
         return 0

@@ -47,6 +47,10 @@ _DROPPED_BYTES_MAX = 16 << 20  # in one turn of the loop: unmapping takes 0.1 ms
 _FREE_REFERENCES = 2  # the local variable and the argument of getrefcount
 
 
+def _nothing(_reason: str) -> None:
+    """Do nothing about a connection that has ended."""
+
+
 @dataclass(slots=True, eq=False)
 class HalfFrame:
     """A frame that a peer has begun to send, which keeps an arena until it is complete."""
@@ -55,6 +59,10 @@ class HalfFrame:
     received_bytes: int = 0
     seen_bytes: int = 0  # `received_bytes` at the last look that found progress
     looks: int = 0  # since then, all without progress
+
+    def forget(self) -> None:
+        """Drop the reference to the connection, which has ended and refers to this object."""
+        self.cut = _nothing
 
     def begin(self) -> None:
         """Start to count for a new frame."""

@@ -496,6 +496,7 @@ class FrameConnection:
         self._stream.close()
         self._home.keep(self)
         self._home.rest_came(self._half)
+        self._half.forget()
         self._give_back()
         if self._progress is not None:
             self._progress.set()

@@ -82,6 +82,13 @@ class _Connection(TCPServer):
         wrapper.protocol.connection = StrictConnection(most, lambda why: self.on_cut(why))
         self._wrapper = wrapper
 
+    def forget(self) -> None:
+        """Drop the protocol, which refers to this connection, so that both are freed at once.
+
+        The garbage collector would stop the whole process to find those of a few hundred clients.
+        """
+        self._wrapper = None
+
     async def protocol_send(self, event: Any) -> None:  # noqa: ANN401  one of Hypercorn's events
         if isinstance(event, RawData):
             await self._send(event.data)
@@ -107,6 +114,11 @@ class _Connection(TCPServer):
                 if scope.cancelled_caught:
                     self.on_cut("the client reads its answer too slowly")
                     raise trio.BrokenResourceError
+
+    async def _read_data(self) -> None:
+        await super()._read_data()
+        # The client sends nothing more.  Without this its place would be taken for `_IDLE_S`.
+        await self.idle_task.stop()
 
     async def _idle_timeout(self) -> None:
         with trio.move_on_after(self.config.keep_alive_timeout):
@@ -292,6 +304,7 @@ class HttpPort:
             )
         finally:
             del self._bound.connections[connection]
+            connection.forget()
             with suppress(OSError):
                 await trio.aclose_forcefully(stream)
 

@@ -49,7 +49,11 @@ class StrictConnection(h11.Connection):
         """Return the next event.  Raise RemoteProtocolError for a request that is refused."""
         heeds = self._chunked or self.their_state is h11.IDLE
         before = self.trailing_data[0] if heeds else b""
-        event = super().next_event()
+        try:
+            event = super().next_event()
+        except h11.RemoteProtocolError as error:
+            # The last frame of its traceback refers to the error, so only the collector frees it.
+            raise error.with_traceback(None) from None
         if isinstance(event, h11.Request):
             return self._checked(event, self._taken(before))
         if self._chunked and isinstance(event, h11.EndOfMessage):

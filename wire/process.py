@@ -18,7 +18,9 @@ from collections.abc import Callable
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _MAPPED_ALONE_BYTES = 32 << 20  # and above; the most that the C library takes
 _KEPT_FREE_BYTES = 128 << 20
-_YOUNG_OBJECTS = 50_000  # between two collections; few objects of a server are ever in a cycle
+# Between two collections, each of which stops the process for 4 ms.  Few objects of a server are
+# ever in a cycle, so collections find little and are rare.
+_YOUNG_OBJECTS = 20_000
 _GONE_MIN = (
     1000  # connections or objects: fewer are not worth the tens of milliseconds of a collection
 )
@@ -43,9 +45,14 @@ def settle() -> None:
     gc.set_threshold(_YOUNG_OBJECTS, 20, 50)
 
 
-def give_back_memory() -> None:
+def collect_and_trim() -> None:
     """Collect cycles, and return free memory to the system.  Takes tens of milliseconds."""
     gc.collect()
+    trim()
+
+
+def trim() -> None:
+    """Return free memory to the system."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (OSError, AttributeError):
@@ -60,7 +67,7 @@ class Leftovers:
     looks at everything that is left, so it waits for that many, or a thousand.
     """
 
-    def __init__(self, give_back: Callable[[], None] = give_back_memory) -> None:
+    def __init__(self, give_back: Callable[[], None] = collect_and_trim) -> None:
         self._give_back = give_back
         self._gone = 0
 
@@ -75,11 +82,12 @@ class Leftovers:
 class Crowd:
     """Returns memory to the system when most of many connections have ended.
 
-    The C library keeps freed memory, and the collector runs rarely.  So without this the memory of
-    a thousand clients would stay with the process for as long as it lives.
+    The C library keeps freed memory.  So without this the memory of a thousand clients would stay
+    with the process for as long as it lives.  Connections are freed as they end, so no collection
+    is needed, which would hold up everybody whenever a crowd of strangers goes.
     """
 
-    def __init__(self, give_back: Callable[[], None] = give_back_memory) -> None:
+    def __init__(self, give_back: Callable[[], None] = trim) -> None:
         self._give_back = give_back
         self._peak = 0
 

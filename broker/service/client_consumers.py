@@ -23,6 +23,7 @@ from daybook.broker.service.command_bodies import (
     topic_name,
 )
 from daybook.broker.service.connection import ClientConnection
+from daybook.broker.service.connection_use import ConnectionUse
 from daybook.broker.service.openings import Opening, Openings
 from daybook.broker.service.request_turns import RequestQueue
 from daybook.broker.service.topic_queries import TopicQueries
@@ -37,10 +38,7 @@ ACKS_WAITING_MAX = 100_000  # acknowledgements of one connection that wait for t
 
 
 class ClientConsumers:
-    """The consumers that are open or being opened on one connection.
-
-    `on_change` is called when their number may have changed.
-    """
+    """The consumers that are open or being opened on one connection."""
 
     def __init__(
         self,
@@ -49,9 +47,9 @@ class ClientConsumers:
         rights: ClientRights,
         queries: TopicQueries,
         requests: RequestQueue,
+        use: ConnectionUse,
         *,
         refuse: Callable[[int, Any, BrokerError], None],
-        on_change: Callable[[], None],
     ) -> None:
         self.opened: dict[int, Consumer] = {}
         self._connection = connection
@@ -60,7 +58,7 @@ class ClientConsumers:
         self._queries = queries
         self._openings = Openings("consumer", requests)
         self._refuse = refuse
-        self._on_change = on_change
+        self._use = use
         self._protocol = consuming.ConsumingProtocol(consumers_max=broker.limits.consumers_max)
         self._acks_waiting = 0  # for their receipts
 
@@ -186,7 +184,7 @@ class ClientConsumers:
                     self._refuse(T.SUBSCRIBE, body, RefusedError(code, reason))
                 case _:
                     assert_never(effect)
-        self._on_change()
+        self._use.count_consumers(len(self))
 
     def _not_opened(self, body: pb.CommandSubscribe, attempt: int, error: BrokerError) -> None:
         self._refuse(T.SUBSCRIBE, body, error)

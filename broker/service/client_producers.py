@@ -27,6 +27,7 @@ from daybook.broker.service.command_bodies import (
     topic_name,
 )
 from daybook.broker.service.connection import ClientConnection
+from daybook.broker.service.connection_use import ConnectionUse
 from daybook.broker.service.openings import Opening, Openings
 from daybook.broker.service.request_turns import RequestQueue
 from daybook.broker.service.topic_queries import TopicQueries
@@ -39,10 +40,7 @@ T = pb.BaseCommand
 
 
 class ClientProducers:
-    """The producers that are open or being opened on one connection.
-
-    `on_change` is called when their number may have changed.
-    """
+    """The producers that are open or being opened on one connection."""
 
     def __init__(
         self,
@@ -51,9 +49,9 @@ class ClientProducers:
         rights: ClientRights,
         queries: TopicQueries,
         requests: RequestQueue,
+        use: ConnectionUse,
         *,
         refuse: Callable[[int, Any, BrokerError], None],
-        on_change: Callable[[], None],
     ) -> None:
         self.opened: dict[int, Producer] = {}
         # The topics that this client has appended to since the last `take_appended_to`.
@@ -64,7 +62,7 @@ class ClientProducers:
         self._queries = queries
         self._openings = Openings("producer", requests)
         self._refuse = refuse
-        self._on_change = on_change
+        self._use = use
         self._protocol = producing.ProducingProtocol(
             producers_max=broker.limits.producers_max, ignore_s=broker.config.keep_alive_s
         )
@@ -143,7 +141,7 @@ class ClientProducers:
                     self._refuse(T.PRODUCER, body, RefusedError(code, reason))
                 case _:
                     assert_never(effect)
-        self._on_change()
+        self._use.count_producers(len(self))
 
     def _drain(self, producer: Producer) -> None:
         producer_id = producer.producer_id

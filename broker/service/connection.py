@@ -62,6 +62,18 @@ _REASON_CHARS_MAX = 512
 _UNREAD_BYTES_MIN = 64 << 10  # with less queued, a client is read, whatever waits for others
 
 
+def _nothing() -> None:
+    """Do nothing about the end of a session that has ended."""
+
+
+def _nothing_about(_: object) -> None:
+    """Do nothing about a producer or a consumer whose connection has ended."""
+
+
+def _let_in(_role: str) -> str:
+    return ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ConnectionContext:
     """The parts of a broker that all client connections share, apart from topics."""
@@ -119,7 +131,7 @@ class ClientConnection:
         on_closing: Callable[[], None],
         forget_producer: Callable[[Any], None],
         forget_consumer: Callable[[Any], None],
-        prove: Callable[[str], str] = lambda _role: "",
+        prove: Callable[[str], str] = _let_in,
     ) -> None:
         self.closing = False  # the session has ended: nothing more is read or begun
         self.reading = True  # False while back-pressure stops the reading of frames
@@ -207,13 +219,27 @@ class ClientConnection:
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[None]:
         """Keep the connection alive, and run its tasks, inside the `with` block."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            nursery.start_soon(self._keep_alive)
-            try:
-                yield
-            finally:
-                nursery.cancel_scope.cancel()
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._keep_alive)
+                try:
+                    yield
+                finally:
+                    nursery.cancel_scope.cancel()
+        finally:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Drop the references to objects that refer to this connection.
+
+        So all of them are freed now.  The garbage collector would stop the whole process for tens
+        of milliseconds to find those of a few hundred clients.
+        """
+        self._nursery = self._client = None
+        self._on_closing = _nothing
+        self._forget_producer = self._forget_consumer = _nothing_about
+        self._prove = _let_in
 
     def start_task(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
         """Run the task until it ends or the connection does."""

@@ -40,10 +40,10 @@ from daybook.broker.service.client_producers import ClientProducers
 from daybook.broker.service.client_rights import ClientRights
 from daybook.broker.service.command_bodies import position_of, set_id, topic_name, type_of
 from daybook.broker.service.connection import FRAME_PADDING_BYTES, ClientConnection
+from daybook.broker.service.connection_use import ConnectionUse
 from daybook.broker.service.openings import too_many_wait
 from daybook.broker.service.refused_requests import RefusedRequests
 from daybook.broker.service.request_turns import Request, RequestQueue
-from daybook.broker.service.role_use import ConnectionUse
 from daybook.broker.service.topic_queries import TopicQueries
 from daybook.broker.service.topic_watchers import TopicWatchers
 from daybook.broker.topics.producer import ProducedTopic, Producer
@@ -115,7 +115,10 @@ class _TwoPartRequest:
 
     async def finish(self) -> None:
         if self._error is not None:
-            raise self._error
+            try:
+                raise self._error
+            finally:
+                self._error = None  # Its traceback refers to this object.
         assert self._rest is not None
         await self._rest()
 
@@ -143,20 +146,20 @@ class Handlers:
             self._connection,
             broker.topic_lists,
             self._lookups,
-            self.refuse,
+            self._refusals.refuse,
             partial(self._rights.check, T.WATCH_TOPIC_LIST) if broker.authorization else None,
             watchers_max=broker.limits.watchers_max,
         )
         self._queries = TopicQueries(broker, encrypted=self._connection.encrypted)
-        self._use = ConnectionUse(broker.role_use)
+        self._use = ConnectionUse(broker.role_use, self._connection, self._rights)
         self._producers = ClientProducers(
             self._connection,
             broker,
             self._rights,
             self._queries,
             self._requests,
-            refuse=self.refuse,
-            on_change=self._count_use,
+            self._use,
+            refuse=self._refusals.refuse,
         )
         self._consumers = ClientConsumers(
             self._connection,
@@ -164,8 +167,8 @@ class Handlers:
             self._rights,
             self._queries,
             self._requests,
-            refuse=self.refuse,
-            on_change=self._count_use,
+            self._use,
+            refuse=self._refusals.refuse,
         )
 
     # -- lifetime
@@ -262,17 +265,11 @@ class Handlers:
     def _leave(self) -> None:
         """Close everything that this client had open."""
         # End the session first: an opening that completes from now on is undone.
-        role = self._rights.role
         self._connection.end()
         self._producers.leave()
         self._consumers.leave()
-        self._use.count(role, 0, 0)
+        self._use.end()
         self._watchers.end()
-
-    def _count_use(self) -> None:
-        """Note how many producers and consumers are open, or are being opened."""
-        if not self._connection.closing:
-            self._use.count(self._rights.role, len(self._producers), len(self._consumers))
 
     def _forget_producer(self, producer: Producer) -> None:
         self._producers.forget(producer)
@@ -284,10 +281,6 @@ class Handlers:
         """Forget the requests that wait for their turn: nobody would read the answers."""
         self._requests.close()
         self._lookups.close()
-
-    def refuse(self, command: int, body: Any, error: BrokerError) -> None:  # noqa: ANN401
-        """Answer a request with an error; later, if the client repeats a refused request."""
-        self._refusals.refuse(command, body, error)
 
     # -- commands, in the order in which they arrive
 
@@ -318,7 +311,7 @@ class Handlers:
                 error = NotAllowedError(
                     f"this broker does not offer the command {type_name(number)}"
                 )
-                self.refuse(command.type, command.body, error)
+                self._refusals.refuse(command.type, command.body, error)
             case Admission.VIOLATION:
                 connection.not_admitted(number)
 
@@ -371,7 +364,7 @@ class Handlers:
         run = partial(self._answer, command, body, consumer, parts)
         request = Request(run, frame_bytes, None if parts is None else parts.begin)
         if not queue.begin(request):
-            self.refuse(command, body, too_many_wait(queue))
+            self._refusals.refuse(command, body, too_many_wait(queue))
 
     async def _answer(
         self,
@@ -407,7 +400,7 @@ class Handlers:
                         assert consumer is not None
                         add_move(answer, self._connection, consumer.subscription)
         except BrokerError as error:
-            self.refuse(command, body, error)
+            self._refusals.refuse(command, body, error)
             if command == T.UNSUBSCRIBE and consumer is not None:
                 self._tell_closed(consumer)
         else:

@@ -7,6 +7,7 @@ close what it opens meanwhile.  An attempt is the number that `protocol.producin
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
@@ -43,13 +44,16 @@ class Openings:
     ) -> None:
         """Run an opening in its turn, or give it up if too many wait.  `run` has to call `end`."""
         assert attempt not in self._by_attempt
-        request = Request(lambda: run(opening), frame_bytes)
+        request = Request(partial(self._run, run, attempt), frame_bytes)
         opening = Opening(trio.CancelScope(), request, give_up)
         # `begin` may start the request in this very call.
         self._by_attempt[attempt] = opening
         if not self._requests.begin(request):
             self.end(attempt)
             give_up(too_many_wait(self._requests))
+
+    async def _run(self, run: Callable[[Opening], Awaitable[None]], attempt: int) -> None:
+        await run(self._by_attempt[attempt])
 
     def abort(self, attempt: int) -> None:
         """Give up an opening that its client has closed.

@@ -37,28 +37,3 @@ class RoleUse:
                 f"the role {role!r} has {most} consumers on this broker, which is the limit: close"
                 " some, or raise consumers_per_role_max"
             )
-
-
-class ConnectionUse:
-    """The part of one connection, whose role is known later."""
-
-    def __init__(self, of_roles: RoleUse) -> None:
-        self._of_roles = of_roles
-        self._producers = 0
-        self._consumers = 0
-
-    def count(self, role: str, producers: int, consumers: int) -> None:
-        """Note how many the connection has now, open or being opened."""
-        if not role:
-            return
-        uses = self._of_roles
-        _add(uses.producers, role, producers - self._producers)
-        _add(uses.consumers, role, consumers - self._consumers)
-        self._producers, self._consumers = producers, consumers
-
-
-def _add(counts: Counter[str], role: str, change: int) -> None:
-    counts[role] += change
-    assert counts[role] >= 0
-    if not counts[role]:
-        del counts[role]

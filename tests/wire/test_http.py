@@ -1,14 +1,17 @@
 """The HTTP port: its connections are bounded, and silent clients keep nobody out."""
 
 import errno
+import gc
 import os
 import ssl
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -352,3 +355,63 @@ async def test_a_client_that_reads_too_slowly_is_cut_and_told(
                 await trio.sleep(0.01)
         nursery.cancel_scope.cancel()
     assert cuts.reasons == ["the client reads its answer too slowly"]
+
+
+@pytest.mark.parametrize("sent", [b"", GET % b"ok", b"GET /ok HT", b"no request at all\r\n\r\n"])
+async def test_a_client_that_has_gone_is_freed_at_once(sent: bytes) -> None:
+    """Nothing is left for the garbage collector, which holds up everybody while it searches."""
+    site = Site()
+    port = HttpPort("127.0.0.1", 0)
+
+    async def come_and_go() -> None:
+        async with await connect(port) as stream:
+            if sent:
+                await stream.send_all(sent)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        while port.connections:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(port.serve, site.app)
+        with trio.fail_after(PATIENCE_S):
+            for _ in range(2):
+                await come_and_go()
+            unfreed = await _unfreed_after(come_and_go)
+        nursery.cancel_scope.cancel()
+    assert not [name for name in unfreed if "hypercorn" in name or "daybook" in name]
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", GET.replace(b"Connection: close\r\n", b"") % b"ok", b"GET /"]
+)
+async def test_a_client_that_has_gone_takes_no_place(
+    sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "_IDLE_S", 2 * PATIENCE_S)
+    port = HttpPort("127.0.0.1", 0)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(port.serve, Site().app)
+        with trio.fail_after(PATIENCE_S):
+            async with await connect(port) as stream:
+                if sent:
+                    await stream.send_all(sent)
+                while not port.connections:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+            while port.connections:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+
+
+async def _unfreed_after(step: Callable[[], Awaitable[None]]) -> list[str]:
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        await step()
+        gc.collect()
+        return [f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.garbage]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()

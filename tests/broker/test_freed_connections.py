@@ -1,0 +1,91 @@
+"""A connection that has ended is freed at once, and does not wait for the garbage collector.
+
+The collector stops the whole process to find objects that only refer to each other.  So a flood of
+strangers who come and go would hold up everybody else.
+"""
+
+import gc
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from daybook.wire.proto import pulsar_pb2 as pb
+from tests.harness.broker import Client, open_broker
+
+_COUNT = 5
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Switch the garbage collector off for a test."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _unfreed() -> Counter[str]:
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        gc.collect()
+        kinds = [type(each) for each in gc.garbage]
+        # The simulated streams refer to each other; real sockets do not.
+        ours = [kind for kind in kinds if kind.__module__.startswith("daybook.")]
+        return Counter(f"{kind.__module__}.{kind.__qualname__}" for kind in ours)
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+
+
+async def _silent(client: Client) -> None:
+    await client.wait_closed()
+
+
+async def _garbage(client: Client) -> None:
+    client.frames.send([b"\0\0\0\5\1\2\3\4\5"])
+    await client.wait_closed()
+
+
+async def _half_a_frame(client: Client) -> None:
+    client.frames.send([b"\0\0\0\5\1"])
+    await client.wait_closed()
+
+
+async def _polite(client: Client) -> None:
+    await client.connect()
+    await client.producer()
+    client.send(0)
+    await client.receipts(1)
+    await client.subscribe(permits=10)
+    await client.deliveries(0)
+    await client.ask(pb.CommandLookupTopic(topic="t"), pb.CommandLookupTopicResponse)
+    await client.ask(pb.CommandSeek(consumer_id=1), pb.CommandSuccess)  # This one is refused.
+    client.frames.close()
+
+
+@pytest.mark.parametrize("kind", [_silent, _garbage, _half_a_frame, _polite])
+@pytest.mark.usefixtures("uncollected")
+async def test_a_client_that_has_gone_is_freed(
+    kind: Callable[[Client], Awaitable[None]], autojump_clock: MockClock
+) -> None:
+    async with open_broker() as cluster:
+
+        async def come_and_go() -> None:
+            client = await cluster.client(connect=False)
+            await kind(client)
+            client.frames.close()
+            await trio.sleep(5.0)
+            assert not cluster.broker.serving
+
+        await come_and_go()
+        gc.collect()
+        for _ in range(_COUNT):
+            await come_and_go()
+        unfreed = _unfreed()
+    often = {name: n for name, n in unfreed.items() if n >= _COUNT}
+    assert not often
