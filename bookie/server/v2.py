@@ -327,13 +327,14 @@ class V2Handler:
         if request.entries_max > 0:
             count = min(count, request.entries_max)
         parts: list[Buffer] = []
-        for entry_id in range(request.first_entry_id, request.first_entry_id + count):
+        end = request.first_entry_id + count
+        for entry_id in range(request.first_entry_id, end):
             if len(parts) % _PARTS_PER_TURN == 0:
                 await trio.lowlevel.checkpoint()
             try:
                 entry = self._store.try_read(request.ledger_id, entry_id)
                 if entry is None:
-                    entry = await self._store.read(request.ledger_id, entry_id)
+                    entry = await self._read_next(request.ledger_id, entry_id, end, room)
             except StoreError:
                 if not parts:
                     raise
@@ -343,3 +344,8 @@ class V2Handler:
                 break
             parts += [U32.pack(len(entry)), self._session.buffers.view_or_copy(entry, window_ids)]
         return parts
+
+    async def _read_next(self, ledger_id: int, entry_id: int, end: int, room: int) -> memoryview:
+        """Return an entry that is not in memory; those up to `end` are wanted next."""
+        await self._store.fetch(ledger_id, entry_id, end - entry_id, room)
+        return await self._store.read(ledger_id, entry_id)

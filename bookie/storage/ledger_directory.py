@@ -34,6 +34,7 @@ Checkpoints, disk space, start and stop are in `directory_runner`.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import islice
 from math import inf
 from typing import TypeAlias
@@ -552,6 +553,30 @@ class LedgerDirectory:
                 if location == read_at:
                     self._note_damage(ledger_id, entry_id, read_at)
                     raise
+
+    async def fetch(self, ledger_id: int, first: int, count: int, bytes_max: int) -> None:
+        """Read the first of these entries into memory, for `try_read`.
+
+        Entries that are small, or lie close to each other, are left to `read`, whose windows suit
+        them.  It raises no error: `read` does.
+        """
+        state = self.ledgers.get(ledger_id)
+        if state is None or state.deleted:
+            return
+        reading = self.log.reading
+        left = min(bytes_max, reading.window_bytes * 3 // 4)
+        records: list[EntryLocation] = []
+        with suppress(StoreError):
+            for entry_id in range(first, first + count):
+                location = await self.locations.find(state, entry_id)
+                if location is None or location[0] >= self.log.durable:
+                    break
+                left -= location[1]
+                if location[1] < reading.piece_bytes or left < 0:
+                    break
+                records.append(location)
+        if len(records) > 1:
+            await self.log.fetch(records)
 
     def _note_damage(self, ledger_id: int, entry_id: int, location: EntryLocation) -> None:
         if location[0] >= self.log.durable:

@@ -407,6 +407,14 @@ class Log(Generic[K]):
         """Read the records that begin at `position` into memory.  It raises no error."""
         await self._segments.read_ahead(position, self.durable)
 
+    @property
+    def reading(self) -> ReadLimits:
+        return self._limits.reading
+
+    async def fetch(self, records: Sequence[tuple[int, int]]) -> None:
+        """Read large records into memory that lie far from each other.  It raises no error."""
+        await self._segments.fetch(records, self.durable)
+
     async def is_readable(self, position: int, size: int) -> bool:
         """Return True if the record on the disk is as it was written."""
         return await self._segments.is_readable(position, size)

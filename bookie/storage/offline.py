@@ -6,7 +6,7 @@ removed when the file INDEX names the new one (`rebuild`).  If the directory doe
 command, the function raises an `OfflineError` that says why.
 """
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -272,6 +272,9 @@ class _CountingReader:
         data = await self._reader.read(offset, size)
         self._progress(len(data))
         return data
+
+    async def read_pieces(self, pieces: Sequence[tuple[int, int]]) -> list[Buffer]:
+        return [await self.read(offset, size) for offset, size in pieces]
 
     def close(self) -> None:
         self._reader.close()

@@ -5,11 +5,15 @@ megabytes that one read fetched.  Windows are bounded and hold durable bytes onl
 change.  A record is a view into its window and keeps it alive.  While a sequential reader is sent
 the records of one window, the next window is read.
 
+Large records of one ledger, with records of others between them, are read without these: one thread
+reads all of them (`fetch`), and each is a window of its own.
+
 A record that is not as it was written is an IO_ERROR, never an absence.
 """
 
 from bisect import bisect_right, insort
 from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -28,6 +32,7 @@ from daybook.bookie.storage.status import StoreError, StoreStatus
 
 _NEAR_BYTES = 1 << 20  # a reader that skips less is sequential: other ledgers lie in between
 _GROWTH = 4  # the factor by which the windows of a sequential reader grow
+_OVERLAPS_MAX = 8  # windows in front of a position that are searched for it
 _AHEAD_SHARE = 4  # at most one window in so many was read ahead and is unused
 
 
@@ -37,6 +42,7 @@ class ReadLimits:
     window_bytes: int = 4 << 20  # the largest window, for sequential readers
     first_bytes: int = 64 << 10  # the window of any other read
     windows_bytes_max: int = 32 << 20
+    piece_bytes: int = 64 << 10  # To read so much costs as much as to begin another read.
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +145,34 @@ class Segments:
             if not self._windows.size_of(position):  # The bytes are in another window, or in none.
                 self._ahead.discard(position)
 
+    async def fetch(self, records: Sequence[tuple[int, int]], durable: int) -> None:
+        """Read records into memory, in any order, without what lies between them.
+
+        Nothing is done if they are few and lie close to each other: a window has them, and those
+        that come next.  An error is left for the `read` of the record.
+        """
+        first, missing = -1, list[tuple[int, int]]()  # segment; start and end of each record
+        with suppress(StoreError):
+            for position, size in sorted(records):
+                end = position + RECORD_HEADER_BYTES + size
+                if self._windows.find(position, end - position) is not None:
+                    continue
+                if self._is_loading(position, end) is not None:
+                    continue
+                if first < 0:
+                    first = self._first_of(position)
+                if end > self._end_of(first, durable):
+                    break  # The records of the next segment are fetched by another call.
+                missing.append((position, end))
+        wanted = sum(end - start for start, end in missing)
+        if not missing or (
+            wanted * 3 > (missing[-1][1] - missing[0][0]) * 2
+            and wanted * 4 < self._limits.window_bytes
+        ):
+            return
+        with suppress(OSError, StoreError):
+            await self._load_pieces(first, _joined(missing, self._limits.piece_bytes))
+
     async def is_readable(self, position: int, size: int) -> bool:
         """Return True if the record is whole on the disk itself; windows are not used."""
         try:
@@ -153,10 +187,9 @@ class Segments:
 
     async def _load(self, position: int, size: int, durable: int) -> None:
         """Read a window that holds these bytes; one disk read serves all waiting callers."""
-        for loading in self._loading:
-            if loading.start <= position and position + size <= loading.end:
-                await loading.done.wait()
-                return
+        if (under_way := self._is_loading(position, position + size)) is not None:
+            await under_way.done.wait()
+            return
         first = self._first_of(position)
         end = min(position + self._wanted(position, size), self._end_of(first, durable))
         loading = _Loading(position, end, trio.Event())
@@ -173,6 +206,30 @@ class Segments:
         finally:
             self._loading.remove(loading)
             loading.done.set()
+
+    def _is_loading(self, start: int, end: int) -> _Loading | None:
+        """Return the read under way that holds these positions."""
+        for loading in self._loading:
+            if loading.start <= start and end <= loading.end:
+                return loading
+        return None
+
+    async def _load_pieces(self, first: int, pieces: Sequence[tuple[int, int]]) -> None:
+        """Read pieces of one segment, from a start to an end, each as a window."""
+        under_way = [_Loading(start, end, trio.Event()) for start, end in pieces]
+        self._loading += under_way
+        try:
+            reader = await self._reader(first)
+            found = await reader.read_pieces(
+                [(start - first, end - start) for start, end in pieces]
+            )
+            for (start, end), data in zip(pieces, found, strict=True):
+                if len(data) == end - start:
+                    self._ahead.difference_update(self._windows.add(start, memoryview(data)))
+        finally:
+            for loading in under_way:
+                self._loading.remove(loading)
+                loading.done.set()
 
     def _wanted(self, position: int, size: int) -> int:
         """Return the window size: it grows for a sequential reader, so that many share memory."""
@@ -234,15 +291,14 @@ class _Windows:
 
     def find(self, position: int, size: int) -> memoryview | None:
         at = bisect_right(self._starts, position) - 1
-        if at < 0:
-            return None
-        start = self._starts[at]
-        window = self._by_start[start]
-        offset = position - start
-        if offset + size > len(window):
-            return None
-        self._by_start.move_to_end(start)
-        return window[offset : offset + size]
+        # The last window that begins before the position may be a small one inside of another.
+        for start in reversed(self._starts[max(0, at + 1 - _OVERLAPS_MAX) : at + 1]):
+            window = self._by_start[start]
+            offset = position - start
+            if offset + size <= len(window):
+                self._by_start.move_to_end(start)
+                return window[offset : offset + size]
+        return None
 
     def start_of(self, position: int) -> int:
         """Return the start of the last window that begins at or before this position, or -1."""
@@ -279,6 +335,17 @@ class _Windows:
             del self._starts[bisect_right(self._starts, start) - 1]
             gone.append(start)
         return gone
+
+
+def _joined(records: Sequence[tuple[int, int]], gap_max: int) -> list[tuple[int, int]]:
+    """Join records with at most `gap_max` bytes between them.  They are sorted, start and end."""
+    joined = [records[0]]
+    for start, end in records[1:]:
+        if start - joined[-1][1] <= gap_max:
+            joined[-1] = joined[-1][0], end
+        else:
+            joined.append((start, end))
+    return joined
 
 
 async def _seed_of(reader: Reader, path: str) -> int:

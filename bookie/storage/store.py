@@ -208,6 +208,15 @@ class LedgerStore:
         """Return the entry if that needs no waiting; None if the caller must use `read`."""
         return self._directories.directory_of(ledger_id, entry_id).try_read(ledger_id, entry_id)
 
+    async def fetch(self, ledger_id: int, first: int, count: int, bytes_max: int) -> None:
+        """Read the first of these entries into memory if single reads would read too much.
+
+        It raises no error, and promises nothing: `read` each of them.
+        """
+        directory = self._homes.get(ledger_id)
+        if directory is not None:
+            await directory.fetch(ledger_id, first, count, bytes_max)
+
     async def fence(self, ledger_id: int, master_key: Buffer) -> None:
         """Let the ledger accept only recovery adds, forever; durable on return.
 

@@ -20,6 +20,7 @@ entry        splits stored entries: offsets, metadata, messages
 cutter       cuts the messages of an entry into columns
 columns      the columns of many entries become Arrow batches
 read         runs a task: reads messages as Arrow batches
+garbage      spares a worker process the search for garbage among its modules and clients
 short_errors leaves the tracebacks of workers away from errors for users
 source       implements Spark's interfaces: the format, the batch reader and the stream reader
 push_down    the source of a frame whose queries push their filters down

@@ -25,6 +25,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from daybook.clients.spark.garbage import spare_collections
 from daybook.clients.spark.short_errors import in_one_sentence
 from daybook.clients.spark.write_plan import WritePlan, plan_write
 
@@ -125,6 +126,7 @@ class _Once:
         from daybook.clients.spark.commit import Staged
         from daybook.clients.spark.stage import stage_rows
 
+        spare_collections()
         topic, task = self._topic, _task()
         assert topic is not None, "the driver has asked for it"
         batch = Batch(query_id, batch_id, {topic.name: topic.partitions})
@@ -187,6 +189,7 @@ class OnceStreamWriter(_Once, DataSourceStreamArrowWriter):
 def _send(plan: WritePlan, iterator: "Iterator[pa.RecordBatch]") -> Written:
     from daybook.clients.spark.write import send_rows
 
+    spare_collections()
     return Written(send_rows(plan, iterator, task=_task()))
 
 

@@ -40,6 +40,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from daybook.clients.spark.checkpoint import StreamOffset, decode_offset, encode_offset
+from daybook.clients.spark.garbage import spare_collections
 from daybook.clients.spark.offsets import (
     OffsetRange,
     Partition,
@@ -108,6 +109,7 @@ class DaybookDataSource(DataSource):
 
     @in_one_sentence
     def reader(self, schema: StructType) -> "BatchReader":
+        spare_collections()
         return BatchReader(self._options(schema, streaming=False))
 
     def streamReader(  # noqa: N802  Spark's name
@@ -186,6 +188,7 @@ class BatchReader(DataSourceReader):
 
     @in_one_sentence
     def partitions(self) -> Sequence[InputPartition]:
+        spare_collections()
         options = self._options
         with asking(options) as topics:
             held = held_by(options, topics)
@@ -615,6 +618,7 @@ def _task(options: SourceOptions, part: OffsetRange, held: "Held") -> ReadTask:
 
 def _read(partition: InputPartition) -> "Iterator[pa.RecordBatch]":
     """Read one partition.  Spark passes a partition without a task if there is nothing to read."""
+    spare_collections()
     from daybook.clients.spark.read import read_task
 
     task = partition.value

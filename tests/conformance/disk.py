@@ -68,6 +68,19 @@ class DiskSuite:
         assert await disk.size(f"{root}/log") >= len(expected)
         reader.close()
 
+    async def test_pieces_of_a_file_are_read_together(self, disk: Disk, root: str) -> None:
+        content = b"".join(b"%07d|" % number for number in range(100_000))
+        await disk.write_file(f"{root}/file", content)
+        reader = await disk.open_reader(f"{root}/file")
+        pieces = [(0, 9), (4095, 70_000), (400_000, 65_536), (100_000, 1), (799_990, 500)]
+        found = await reader.read_pieces(pieces)
+        assert [bytes(each) for each in found] == [
+            content[offset : offset + size] for offset, size in pieces
+        ]
+        reader.close()
+        with pytest.raises(OSError, match="closed"):
+            await reader.read_pieces(pieces)
+
     async def test_behind_the_appended_bytes_there_are_zeros_at_most(
         self, disk: Disk, root: str
     ) -> None:

@@ -427,6 +427,9 @@ class _SimulatedReader:
             raise OSError(errno.EBADF, "the reader is closed")
         return await self._disk.read(self._path, offset, size)
 
+    async def read_pieces(self, pieces: Sequence[tuple[int, int]]) -> list[Buffer]:
+        return [await self.read(offset, size) for offset, size in pieces]
+
     def close(self) -> None:
         self._closed = True
 

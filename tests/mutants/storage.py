@@ -131,6 +131,14 @@ MUTANTS = [
         caught_by=_RECOVERY_TESTS,
     ),
     Mutant(
+        id="M44b",
+        rule="only durable records are fetched from the disk -> those behind them, too",
+        module="daybook.bookie.storage.segments",
+        name="Segments.fetch",
+        replacement=Edit("if end > self._end_of(first, durable)", "if False"),
+        caught_by=f"{_STORAGE}/test_segments.py -k fetch",
+    ),
+    Mutant(
         id="M45",
         rule="a ledger is read in the directory where it was written -> in that of its id",
         module="daybook.bookie.storage.directories",

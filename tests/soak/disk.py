@@ -153,6 +153,9 @@ class _MoodyReader:
         await self._disk.read()
         return await self._reader.read(offset, size)
 
+    async def read_pieces(self, pieces: Sequence[tuple[int, int]]) -> list[Buffer]:
+        return [await self.read(offset, size) for offset, size in pieces]
+
     def close(self) -> None:
         self._reader.close()
 

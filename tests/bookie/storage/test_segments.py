@@ -1,6 +1,6 @@
 """Windows into the log: the size of a read, read-ahead, and eviction."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import trio
@@ -20,7 +20,9 @@ from daybook.bookie.storage.status import StoreError
 
 PAYLOAD = 1000
 RECORD = RECORD_HEADER_BYTES + PAYLOAD
-LIMITS = ReadLimits(window_bytes=16 << 10, first_bytes=4 << 10, windows_bytes_max=128 << 10)
+LIMITS = ReadLimits(
+    window_bytes=16 << 10, first_bytes=4 << 10, windows_bytes_max=128 << 10, piece_bytes=500
+)
 
 
 class OneFile:
@@ -35,14 +37,23 @@ class OneFile:
             parts += [encode_record_header(seed, place, Kind.ENTRY, 1, n, payload), payload]
         self.content = b"".join(parts)
         self.reads: list[tuple[int, int]] = []
+        self.fetches = 0
+        self.stuck: trio.Event | None = None  # reads wait for it
         self.fails: Callable[[int], bool] = lambda offset: False
 
     async def read(self, offset: int, size: int) -> Buffer:
         await trio.lowlevel.checkpoint()
-        self.reads.append((offset, size))
+        if self.stuck is not None:
+            await self.stuck.wait()
+        if offset:  # The header is read once, for the checksums.
+            self.reads.append((offset, size))
         if self.fails(offset):
             raise OSError("no such sector")
         return self.content[offset : offset + size]
+
+    async def read_pieces(self, pieces: Sequence[tuple[int, int]]) -> list[Buffer]:
+        self.fetches += 1
+        return [await self.read(offset, size) for offset, size in pieces]
 
     def close(self) -> None:
         pass
@@ -65,6 +76,13 @@ class Reading:
         self.durable = len(file.content) if durable is None else durable
         self.segments = Segments(OneFileDisk(file), [Segment(0, "log")], LIMITS)
         self.waited: list[int] = []  # records that were not cached
+
+    async def fetch(self, *numbers: int) -> None:
+        records = [(self.file.places[n], PAYLOAD) for n in numbers]
+        await self.segments.fetch(records, self.durable)
+
+    def has(self, n: int) -> bool:
+        return self.segments.try_read(self.file.places[n], PAYLOAD) is not None
 
     async def read(self, n: int) -> None:
         place = self.file.places[n]
@@ -150,3 +168,71 @@ async def test_what_is_read_ahead_for_nobody_is_bounded() -> None:
 async def read_all(reading: Reading, numbers: range) -> None:
     for n in numbers:
         await reading.read(n)
+
+
+async def test_records_with_others_between_them_are_read_together_and_without_these() -> None:
+    reading = Reading(OneFile())
+    await reading.fetch(40, 10, 11, 25)
+    assert reading.file.fetches == 1
+    assert sum(size for _, size in reading.file.reads) == 4 * RECORD
+    assert all(map(reading.has, (10, 11, 25, 40)))
+    assert not any(map(reading.has, (9, 12, 24, 41)))
+    await reading.fetch(10, 25, 40, 60, 80)
+    assert len(reading.file.reads) == 3 + 2, "what is in memory is not read again"
+
+
+async def test_few_records_beside_each_other_are_left_to_a_window_and_many_are_not() -> None:
+    reading = Reading(OneFile())
+    await reading.fetch(10, 11, 12)
+    assert reading.file.reads == []
+    await reading.fetch(*range(10, 20))
+    assert reading.file.reads == [(reading.file.places[10], 10 * RECORD)]
+
+
+async def test_a_fetch_reads_nothing_that_is_not_durable() -> None:
+    file = OneFile()
+    reading = Reading(file, durable=file.places[40])
+    await reading.fetch(10, 20, 30, 40)
+    assert max(offset + size for offset, size in file.reads) == file.places[31]
+
+
+async def test_an_error_of_a_fetch_is_left_to_the_read_of_the_record() -> None:
+    reading = Reading(OneFile())
+    reading.file.fails = lambda offset: offset == reading.file.places[20]
+    await reading.fetch(10, 20, 30)
+    await reading.read(10)
+    with pytest.raises(StoreError, match="no such sector"):
+        await reading.read(20)
+    reading.file.fails = lambda offset: False
+    await reading.fetch(10, 20, 30)
+    assert reading.has(20)
+
+
+async def test_a_damaged_record_that_was_fetched_is_an_error() -> None:
+    reading = Reading(OneFile())
+    at = reading.file.places[20] + RECORD - 1
+    reading.file.content = reading.file.content[:at] + b"?" + reading.file.content[at + 1 :]
+    await reading.fetch(10, 20, 30)
+    assert reading.has(10)
+    with pytest.raises(StoreError, match="damaged"):
+        reading.has(20)
+
+
+async def test_who_wants_a_record_that_is_being_fetched_waits_for_it() -> None:
+    reading = Reading(OneFile())
+    reading.file.stuck = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(reading.fetch, 10, 20, 30)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(reading.read, 20)
+        nursery.start_soon(reading.fetch, 10, 20, 30)
+        await trio.testing.wait_all_tasks_blocked()
+        reading.file.stuck.set()
+    assert len(reading.file.reads) == 3
+
+
+async def test_a_fetched_record_hides_no_window_around_it() -> None:
+    reading = Reading(OneFile())
+    await reading.fetch(51, 60)
+    await reading.segments.read(reading.file.places[50], PAYLOAD, reading.durable)
+    assert all(map(reading.has, (50, 51, 52)))
