@@ -1,5 +1,6 @@
 # Everything runs from the virtual environment in .venv, which the targets make by themselves.
-PYTHON ?= python3
+# PYTHON=... names the Python of that environment; otherwise tools/python.sh finds one, optimised if there is any.
+PYTHON ?=
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
@@ -22,8 +23,7 @@ help: ## what there is to make
 setup: $(STAMP) java ## the virtual environment, and Java
 
 $(STAMP): pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Daybook needs Python 3.11 or newer; name one with make PYTHON=..." >&2; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/python || { python=$$(sh tools/python.sh $(PYTHON)) && "$$python" -m venv $(VENV); }
 	@echo "installing into $(VENV) (a minute or two the first time)"
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
