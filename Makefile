@@ -1,5 +1,6 @@
 # Everything runs from the virtual environment in .venv, which the targets make by themselves.
-PYTHON ?= python3
+# PYTHON=... names the Python of that environment; otherwise tools/python.sh finds one, optimised if there is any.
+PYTHON ?=
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
@@ -22,8 +23,7 @@ help: ## what there is to make
 setup: $(STAMP) java ## the virtual environment, and Java
 
 $(STAMP): pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Daybook needs Python 3.11 or newer; name one with make PYTHON=..." >&2; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/python || { python=$$(sh tools/python.sh $(PYTHON)) && "$$python" -m venv $(VENV); }
 	@echo "installing into $(VENV) (a minute or two the first time)"
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
@@ -67,9 +67,17 @@ $(STAMP_DOCS): $(STAMP)
 bench: setup ## the measurements, as a table and JSON
 	@$(BIN)/python -m bench
 
-bench-peers: setup ## beside Apache BookKeeper's Java client and bookies; QUICK=1 in 3 minutes, SCALE=1 at full size; CASES="latency read"
+ifdef TOPICS
+bench-peers: setup
+	@sh tests/interop/fetch.sh $(or $(PULSAR),4.2.4) pulsar-client
+	@sh tests/interop/fetch.sh $(or $(PULSAR),4.2.4) pulsar-broker
+	@sh tests/interop/fetch.sh $(or $(KAFKA),4.3.1) kafka
+	@PULSAR=$(or $(PULSAR),4.2.4) KAFKA=$(or $(KAFKA),4.3.1) $(BIN)/python -m bench.brokers $(if $(QUICK),--quick) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SYSTEMS),--systems "$(SYSTEMS)") $(CASES)
+else
+bench-peers: setup ## beside Apache BookKeeper's Java client and bookies; QUICK=1 in 3 minutes, SCALE=1 at full size; CASES="latency read"; TOPICS=1 beside Pulsar and Kafka
 	@sh tests/interop/fetch.sh $(or $(BOOKKEEPER),4.18.0)
 	@BOOKKEEPER=$(or $(BOOKKEEPER),4.18.0) $(BIN)/python -m bench.peers $(if $(QUICK),--quick) $(if $(SCALE),--scale $(SCALE)) $(CASES)
+endif
 
 bench-spark: setup ## Spark on Daybook beside Spark on Kafka; ROWS=200000 ROUNDS=1 WARM=0 in 3 minutes; CASES="read-2 stream"
 	@sh tests/interop/fetch.sh $(or $(KAFKA),4.3.1) kafka

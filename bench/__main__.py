@@ -17,6 +17,7 @@ from rich.table import Table
 from bench import cases, features, flood, hand_over, ledger, spark_write, typed
 from bench.cases import Figure, standalone_start
 from daybook.clients.testing.standalone import StandaloneProcess
+from daybook.wire import interpreter
 
 RESULTS = Path("bench/results")
 CASES = {
@@ -38,6 +39,7 @@ def main(names: list[str]) -> int:
     if unknown:
         console.print(f"there is no case {unknown[0]!r}: standalone, {', '.join(CASES)}")
         return 2
+    console.print(interpreter.describe(), highlight=False)
     for name in chosen:
         console.print(f"running {name}")
         found = standalone_start() if name == "standalone" else _on_a_cluster(name)
@@ -51,7 +53,7 @@ def main(names: list[str]) -> int:
     console.print(table)
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / "bench.json"
-    facts = {"machine": platform.platform(), "python": platform.python_version()}
+    facts = {"machine": platform.platform(), "python": interpreter.describe()}
     path.write_text(json.dumps({**facts, "figures": [asdict(f) for f in figures]}, indent=1))
     console.print(f"written to {path}")
     return 0

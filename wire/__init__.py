@@ -16,6 +16,7 @@ Read in this order:
     metadata/           SEAM metadata store: ZooKeeper, or memory
     settings            a TOML file, overridden by the environment
     process             memory, garbage collection and open files of a server process
+    interpreter         the build of the Python that runs
     rate_limit          the rate of background work
     version             the version of Daybook
 """

@@ -142,6 +142,7 @@ def doctor(
     from daybook.clients.cli.progress import open_progress
     from daybook.clients.cli.run import run_async
     from daybook.wire.clock import SystemClock
+    from daybook.wire.interpreter import describe
 
     if admin_url is None and zookeeper is None:
         admin_url, zookeeper = _usual_addresses()
@@ -164,6 +165,7 @@ def doctor(
         click.echo(json.dumps([asdict(check) for check in checks]))
     else:
         _write_table(checks)
+        click.echo(f"\nThis command runs with {describe()}.")
     if answers.nothing_known:
         click.echo(
             "Neither a broker nor ZooKeeper answers: start a cluster with `daybook standalone`, or"

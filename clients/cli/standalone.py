@@ -65,6 +65,7 @@ from daybook.clients.cli.supervisor import (
     PartState,
     Supervisor,
 )
+from daybook.wire import interpreter
 from daybook.wire.clock import SystemClock
 from daybook.wire.errors import ConnectionLostError
 from daybook.wire.tcp import TcpNetwork
@@ -420,6 +421,7 @@ def _announce(record: dict[str, Any], seconds: float, output: OutputFormat) -> N
         "data": record["dir"],
         "parts": f"daybook local status --dir {record['dir']}",
         "elsewhere": f"export DAYBOOK_DIR={Path(record['dir']).absolute()}",
+        "runs with": interpreter.describe(),
     }
     if record["secure"]:
         del rows["elsewhere"]

@@ -230,6 +230,10 @@ class ZooKeeper:
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def free_port(self) -> int:
         with self._ports as chooser:
             return chooser.any()

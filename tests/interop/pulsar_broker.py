@@ -1,16 +1,15 @@
-"""Apache Pulsar's whole broker, as a process beside a cluster of ours.
+"""Apache Pulsar's whole broker, as a process beside a cluster of ours, or beside Apache's bookies.
 
 The broker joins the ZooKeeper and the bookies of a standalone cluster.  It finds the namespaces and
 topics that our brokers have left there, and our brokers find its own.
 """
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 
 from daybook.clients.cli.ports import PortChooser
-from daybook.clients.testing.standalone import StandaloneProcess
 from tests.harness.processes import Process, end, http_get, is_open, start, wait_until
 from tests.interop.apache import Apache
 
@@ -27,16 +26,25 @@ _SMALL: Mapping[str, object] = {
 
 
 class PulsarBroker:
-    """One broker of Apache Pulsar.  `settings` are added to its configuration file."""
+    """One broker of Apache Pulsar, in the cluster of this ZooKeeper (HOST:PORT).
+
+    `settings` are added to its configuration file.
+    """
 
     def __init__(
-        self, apache: Apache, cluster: StandaloneProcess, directory: Path, **settings: object
+        self,
+        apache: Apache,
+        zookeeper: str,
+        directory: Path,
+        *,
+        jvm: Sequence[str] = _JVM,
+        **settings: object,
     ) -> None:
         self._apache = apache
+        self._jvm = jvm
         self._directory = directory
         with PortChooser(Random()) as ports:
             self._port, self._http_port = ports.any(), ports.any()
-        zookeeper = cluster.zookeeper
         self._settings = {
             "metadataStoreUrl": f"zk:{zookeeper}",
             "configurationMetadataStoreUrl": f"zk:{zookeeper}",
@@ -66,6 +74,11 @@ class PulsarBroker:
     def admin_url(self) -> str:
         return f"http://127.0.0.1:{self._http_port}"
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         """Start the broker, and return when it serves."""
         config = self._directory / "broker.conf"
@@ -73,7 +86,7 @@ class PulsarBroker:
         config.write_text("".join(f"{key}={value}\n" for key, value in self._settings.items()))
         main = "org.apache.pulsar.PulsarBrokerStarter"
         command = self._apache.command(
-            self._directory, main, "--broker-conf", str(config), jvm=_JVM
+            self._directory, main, "--broker-conf", str(config), jvm=self._jvm
         )
         process = self._process = start(command, self._directory / "broker.txt")
         wait_until(lambda: is_open(self._port) or process.poll() is not None, "Pulsar's broker")

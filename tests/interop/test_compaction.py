@@ -118,7 +118,7 @@ def test_each_broker_reads_and_compacts_what_the_other_has_compacted(tmp_path: P
     with StandaloneProcess(brokers=1) as cluster:
         theirs = PulsarBroker(
             pulsar_broker_here(),
-            cluster,
+            cluster.zookeeper,
             tmp_path / "pulsar",
             metadataStoreSessionTimeoutMillis=4_000,
         )

@@ -31,7 +31,9 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             yield cluster.service_url
             return
         cluster.local("stop", "broker-1")
-        broker = PulsarBroker(pulsar_broker_here(), cluster, tmp_path_factory.mktemp("pulsar"))
+        broker = PulsarBroker(
+            pulsar_broker_here(), cluster.zookeeper, tmp_path_factory.mktemp("pulsar")
+        )
         broker.start()
         yield broker.service_url
         broker.kill()

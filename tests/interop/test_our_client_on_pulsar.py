@@ -29,7 +29,9 @@ MESSAGES = 100
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarBroker]:
     with StandaloneProcess(brokers=1) as cluster:
         cluster.local("stop", "broker-1")
-        running = PulsarBroker(pulsar_broker_here(), cluster, tmp_path_factory.mktemp("pulsar"))
+        running = PulsarBroker(
+            pulsar_broker_here(), cluster.zookeeper, tmp_path_factory.mktemp("pulsar")
+        )
         running.start()
         yield running
         running.kill()

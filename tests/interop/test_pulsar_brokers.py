@@ -173,7 +173,7 @@ def moving(tmp_path: Path) -> Iterator[Moving]:
         # The session ends soon after a kill, so that our broker may have its topics.
         theirs = PulsarBroker(
             pulsar_broker_here(),
-            cluster,
+            cluster.zookeeper,
             tmp_path / "pulsar",
             metadataStoreSessionTimeoutMillis=4_000,
             acknowledgmentAtBatchIndexLevelEnabled="true",

@@ -1,0 +1,122 @@
+"""`make bench-peers TOPICS=1`: run the cases, print the tables, write them as JSON.
+
+python -m bench.brokers [--quick] [--rounds N] [--systems "Daybook Pulsar"] [CASE ...]; without
+names all cases and all systems.
+"""
+
+import argparse
+import json
+import logging
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, replace
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.console import Console
+
+from bench import limit
+from bench.brokers.cases import CASES, warm_up
+from bench.brokers.lines import SYSTEMS, conditions, measured, warning
+from bench.brokers.rounds import Run, Sizes
+from daybook.wire import interpreter
+from daybook.wire.version import __version__
+from tests.interop.apache import kafka_here, pulsar_broker_here, pulsar_client_here
+
+RESULTS = Path("bench/results/brokers.json")
+_NEEDED_GB = 60  # The full size needs so much: data stay until the end.
+_POLICIES = {os.SCHED_OTHER: "usual", os.SCHED_RR: "SCHED_RR", os.SCHED_FIFO: "SCHED_FIFO"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.brokers")
+    parser.add_argument("--quick", action="store_true", help="run for three to four minutes")
+    parser.add_argument("--rounds", type=int, help="turns of each system in each case")
+    parser.add_argument(
+        "--systems", default=" ".join(SYSTEMS), help=f"those to run, of {', '.join(SYSTEMS)}"
+    )
+    parser.add_argument(
+        "cases",
+        nargs="*",
+        metavar="CASE",
+        help=f"the cases to run, all by default: {', '.join(CASES)}",
+    )
+    arguments = parser.parse_args()
+    systems: list[str] = arguments.systems.split()
+    for given, known in ((arguments.cases, CASES), (systems, SYSTEMS)):
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            parser.error(f"there is no {unknown[0]!r}: {', '.join(known)}")
+    sizes = Sizes.quick() if arguments.quick else Sizes()
+    if arguments.rounds is not None:
+        sizes = replace(sizes, rounds=arguments.rounds)
+    free_gb = shutil.disk_usage(limit.data_dir()).free / 1e9
+    if free_gb < _NEEDED_GB:
+        parser.error(
+            f"this takes up to {_NEEDED_GB} GB in {limit.data_dir()}, of which {free_gb:.0f} are"
+            " free: make room, or name another directory with DAYBOOK_BENCH_DIR"
+        )
+    logging.getLogger("kazoo").setLevel(logging.ERROR)  # not that ZooKeeper is not up yet
+    # An installed package has its bytecode: no process of the measurement should compile sources.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    # All systems end with the block below, also when somebody ends this process.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    console = Console(width=200, highlight=False)
+    results: dict[str, object] = {**facts(), **asdict(sizes), "systems": systems}
+    for name, fact in results.items():
+        console.print(f"{name}: {fact}")
+    with (
+        tempfile.TemporaryDirectory(prefix="daybook-brokers-", dir=limit.data_dir()) as directory,
+        Run(systems, Path(directory), sizes, sys.executable) as run,
+    ):
+        for name, system in run.systems.items():
+            console.print(f"{name}: {system.settings}")
+        warm_up(run)
+        for name in arguments.cases or CASES:
+            began = time.monotonic()
+            CASES[name](run, name)
+            console.print(f"{name}: {time.monotonic() - began:.0f} s, load {_load()}")
+            console.print(measured(run.lines.all(name), systems))
+            results["lines"] = [asdict(line) for line in run.lines.all()]
+            results["load after"] = _load()
+            RESULTS.parent.mkdir(parents=True, exist_ok=True)
+            RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+        if len(arguments.cases) != 1:
+            console.print(measured(run.lines.all(), systems))
+        console.print(conditions(run.lines.all(), systems))
+        if text := warning(run.lines.all()):
+            console.print(text)
+    console.print(f"written to {RESULTS}")
+
+
+def facts() -> dict[str, str]:
+    """Return what the figures depend on: versions, the machine and how it schedules."""
+    java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True).stderr
+    (bookies,) = (p.stem for p in pulsar_broker_here().jars.glob("bookkeeper-server-*.jar"))
+    policy = os.sched_getscheduler(0)
+    return {
+        "Daybook": __version__,
+        "Python": interpreter.describe(),
+        "Pulsar": f"{pulsar_broker_here().version} with {bookies}",
+        "Pulsar's Java client": pulsar_client_here().version,
+        "Pulsar's Python client": version("pulsar-client"),
+        "Kafka": kafka_here().version,
+        "Java": java.partition('"')[2].partition('"')[0],
+        "machine": f"{platform.platform()}, {os.cpu_count()} cores",
+        "scheduling": _POLICIES.get(policy, str(policy)),
+        "load before": _load(),
+    }
+
+
+def _load() -> str:
+    return f"{os.getloadavg()[0]:.1f}"
+
+
+if __name__ == "__main__":
+    main()
