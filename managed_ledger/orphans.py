@@ -178,12 +178,10 @@ class _Pass:
                 if info.cursorsLedgerId == candidate.ledger_id:
                     return False
         record = await self._context.read_newest(path)
-        return (
-            record is not None
-            and log.created > 0
-            and (record.stat.created_txid, record.stat.version)
-            == (log.created, log.ledgers.version)
-        )
+        if record is None or log.created <= 0:
+            return False
+        found, known = record.stat, (log.created, log.ledgers.version)
+        return (found.created_txid, found.version) == known
 
     async def _is_of_gone(self, candidate: Candidate) -> bool:
         """Return True if the log has no list now, and had none in the last pass."""

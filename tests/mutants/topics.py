@@ -180,8 +180,7 @@ MUTANTS = [
         module="daybook.managed_ledger.orphans",
         name="_Pass._is_unnamed",
         replacement=Edit(
-            "(record.stat.created_txid, record.stat.version) == (log.created, log.ledgers.version)",
-            "record.stat.version == log.ledgers.version",
+            "(found.created_txid, found.version) == known", "found.version == known[1]"
         ),
         caught_by=f"{_ORPHAN_TESTS} -k new_list",
     ),
