@@ -90,7 +90,7 @@ class Quarantine:
         self._limits = limits
         self._since: dict[BookieId, float] = {}  # the earliest time of the next probe
         self._entered: dict[BookieId, tuple[float, str]] = {}  # when and why, for those in it
-        self.count = 0  # of all quarantines so far
+        self.count = 0  # all quarantines so far are counted
         self._refusing: set[BookieId] = set()
         self._failures: dict[BookieId, deque[float]] = {}
         self._distrusted_until: dict[BookieId, float] = {}
