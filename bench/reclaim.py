@@ -1,7 +1,8 @@
 """Syncs of a log beside the removal of a large file: `python -m bench.reclaim DIRECTORY`.
 
 A bookie that deletes a segment of 512 MB, and its neighbours on the disk, go on with their logs.
-Both ways to remove a file take turns, and the longest syncs beside each are printed.
+The ways to remove a file take turns, and the longest syncs beside each are printed.  The last way
+is that in steps while a reader has the file open for longer than the removal waits.
 """
 
 import os
@@ -10,6 +11,8 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -20,6 +23,7 @@ _FILE_BYTES = 512 << 20
 _PIECE_BYTES = 8 << 20
 _ROUNDS = 8
 _SETTLE_S = 0.5
+_LOOK_S = 0.05
 _WRITE_BYTES = 4096
 
 
@@ -78,12 +82,38 @@ async def _measure(directory: Path, remove: Callable[[str], Awaitable[None]]) ->
     )
 
 
+async def _remove_under_reader(disk: FileDisk, path: str) -> None:
+    """Remove a file that is being read, end the reading, and wait until the bytes are free."""
+    reader = await disk.open_reader(path)
+    await disk.remove_in_steps(path)
+    reader.close()
+    while _is_open(path):  # noqa: ASYNC110  nobody else waits for that
+        await trio.sleep(_LOOK_S)
+
+
+def _is_open(path: str) -> bool:
+    """Return True while this process has the file open that had this path."""
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            if os.readlink(descriptor).startswith(path):
+                return True
+    return False
+
+
 async def main(directory: Path) -> None:
     disk = FileDisk()
     os.makedirs(directory, exist_ok=True)
-    for _ in range(_ROUNDS):
-        for name, remove in (("at once", disk.remove), ("in steps", disk.remove_in_steps)):
-            print(f"{name}: {await _measure(directory, remove)}", flush=True)
+    ways = (
+        ("at once", disk.remove),
+        ("in steps", disk.remove_in_steps),
+        ("in steps, under a reader", partial(_remove_under_reader, disk)),
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(disk.run)
+        for _ in range(_ROUNDS):
+            for name, remove in ways:
+                print(f"{name}: {await _measure(directory, remove)}", flush=True)
+        nursery.cancel_scope.cancel()
 
 
 if __name__ == "__main__":

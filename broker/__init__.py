@@ -17,6 +17,7 @@ to `topics` to managed ledgers, and from `admin` to `ownership`.
     formats        which new formats may be written while brokers of two versions run
     watchdog       two threads that notice when the event loop is stuck
     metrics        what `/metrics` shows
+    quarantine_log the lines about bookies that the broker does not use because they failed
     errors         why a broker refuses a request
     parts          the parts of one broker, and what each is given; `part_settings` has what the
                    settings mean for them

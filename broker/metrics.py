@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from daybook.bookie.ledger.ensemble import BookieDirectory
 from daybook.broker.access_metrics import (
     audit_metrics,
     authentication_metrics,
@@ -80,6 +81,7 @@ class BrokerMetrics:
         requests: RequestCounts,
         orphans: OrphanRemoval,
         ledgers: ManagedLedgers,
+        bookies: BookieDirectory,
         balancer: Balancer,
         loads: LoadReports,
         *,
@@ -102,6 +104,7 @@ class BrokerMetrics:
         self._rows: list[_Row] | None = None  # during a scrape
         self._cache = ledgers.cache
         self._latencies = ledgers.write_latencies
+        self._bookies = bookies
         self._balancer = balancer
         self._loads = loads
         self._usage = ProcessUsage()
@@ -288,7 +291,26 @@ class BrokerMetrics:
         bugs.add_metric((self._cluster, "topic"), self._topics.bugs.found)
         bugs.add_metric((self._cluster, "connection"), self._clients.bugs + self._requests.bugs)
         yield bugs
+        yield from self._of_bookies()
         yield from self._of_stalls()
+
+    def _of_bookies(self) -> Iterator[Metric]:
+        away = self._bookies.quarantined()
+        gauge = GaugeMetricFamily(
+            "daybook_broker_bookie_in_quarantine",
+            "1 while this broker does not use a registered bookie because it failed, else 0.",
+            labels=("cluster", "bookie"),
+        )
+        for bookie in self._bookies.writable:
+            gauge.add_metric((self._cluster, bookie), bookie in away)
+        yield gauge
+        counter = CounterMetricFamily(
+            "daybook_broker_bookie_quarantines",
+            "Times that this broker stopped using a bookie because it failed.",
+            labels=("cluster",),
+        )
+        counter.add_metric((self._cluster,), self._bookies.quarantines)
+        yield counter
 
     def _of_stalls(self) -> Iterator[Metric]:
         watch = self._topics.watch

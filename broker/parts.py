@@ -439,6 +439,7 @@ def _make_operations(
             cluster.leader,
             cluster.load_reports,
             cluster.balancer,
+            on.client.directory,
             stop_leading=cluster.leading.cancel,
         ),
     )
@@ -504,6 +505,7 @@ def make_client_parts(
         context.request_counts,
         admin.orphans,
         on.ledgers,
+        on.client.directory,
         cluster.balancer,
         cluster.load_reports,
         topics_max=config.metrics_topics_max,

@@ -47,6 +47,7 @@ from daybook.broker.parts import (
     make_identity,
     make_stored_parts,
 )
+from daybook.broker.quarantine_log import QuarantineLog
 from daybook.broker.security.configured import check_own_token, watch_own_token
 from daybook.broker.service.accept import ClientPort
 from daybook.broker.tls import BrokerTls
@@ -179,6 +180,8 @@ class _Broker:
 
     def __init__(self, foundation: Foundation) -> None:
         self.on = on = foundation
+        quarantine_log = QuarantineLog(on.log, on.client.context.nursery)
+        on.client.directory.on_quarantine = quarantine_log.note
         self.identity = make_identity(on.config, on.ports, on.rng)
         self.stored = make_stored_parts(on, self.identity)
         self.cluster = make_cluster_parts(on, self.identity, self.stored)

@@ -498,14 +498,18 @@ class Cursor:
 
     async def _start_ledger(self) -> None:
         """Make a whole snapshot durable in a new ledger, and then point the record to it."""
+        naming, name = self._ledgers.naming, self._owner.cursor
         while True:
             self._check()
+            # The removal of orphans sees the ledger before the record names it.
+            naming.add(name)
             # Each attempt takes the state anew: it may have changed while the last one waited.
             mark_delete, properties = self.mark_delete, self.properties
             parts = self._snapshot()
             writer = await self._ledger_with(parts)
             if writer is not None:
                 break
+            naming.discard(name)
             await self._context.pause()
         old_id, old_writer = self.ledger_id, self._writer
         try:
@@ -518,6 +522,8 @@ class Cursor:
         finally:
             self._new_writer = None
         assert self.ledger_id == writer.ledger_id
+        # After an error the name stays: nobody knows then whether the record names the ledger.
+        naming.discard(name)
         self._writer, self._records = writer, 0
         self._old_records, self._renewing = sum(map(is_old, parts)), False
         self._count_since_snapshot(0)

@@ -77,6 +77,9 @@ class LedgerList:
         self.sealed: list[SealedLedger] = []  # the sealed ones among them, in order
         self.bytes = info.ByteSize()  # the size of the list as it was read or written last
         self.doubtful = False  # a write of this handle may have been, or may yet be, carried out
+        # The records that may yet name a ledger that this handle creates: the encoded names of
+        # cursors, and None for the list.
+        self.naming: set[str | None] = set()
         self._first = self.ids[0] if self.ids else -1  # the first retained ledger; see `_update`
         self.last_confirmed = self.before_first  # the log moves it on
         self._sums = [0]  # number of entries in the first n sealed ledgers

@@ -482,6 +482,8 @@ class ManagedLedger:
             self._perform_and_wake(self._protocol.create_failed())
             return
         context = self.context
+        # The removal of orphans sees a ledger before the list names it.
+        self.ledgers.naming.add(None)
         try:
             writer = await context.create_ledger(self.config.quorums, self.name)
             # The list names the ledger before its first entry: a new owner must find that entry.
@@ -492,6 +494,9 @@ class ManagedLedger:
             await trio.sleep(_CREATE_RETRY_S)
             self._perform_and_wake(self._protocol.create_failed())
             return
+        finally:
+            # If the list may name the ledger after all, the list says so (`doubtful`).
+            self.ledgers.naming.discard(None)
         if not self.usable:
             writer.abandon()
             return

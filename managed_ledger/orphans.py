@@ -1,8 +1,9 @@
 """Removes orphans: ledgers of a creation that was not listed, or of a deletion that was cut short.
 
 `protocol.orphans` says why a ledger may be removed.  The facts for that come from the metadata
-store.  The version of an open log's list is checked right before the removal.  A log counts as gone
-only after the server has synced.  If a fact is not known now, the next pass looks again.
+store.  The version of an open log's list is checked right before the removal, and what the log
+knows is compared with the newest records if the ledger is younger than the opening.  A log counts
+as gone only after the server has synced.  If a fact is not known now, the next pass looks again.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -29,8 +30,10 @@ from daybook.managed_ledger.records import (
     compacted_topic_of,
     log_path,
     owner_of,
+    parse,
     tree_of,
 )
+from daybook.managed_ledger.records_pb2 import ManagedCursorInfo
 from daybook.wire.errors import WireError
 from daybook.wire.metadata.store import MetadataError
 from daybook.wire.topics import TopicName
@@ -65,13 +68,11 @@ async def remove_orphans(
     else:
         suspects.forget()
     a_pass = _Pass(context, context.tree, logs, suspects, round(age_s * 1000))
-    newest = max((log.owned_from for log in a_pass.logs.values()), default=-1)
+    if not (a_pass.logs or of_gone_logs):
+        return []
     removed: list[int] = []
     try:
         async for ledger_id in context.client.list_ledgers():
-            # The ids of ledgers grow, and no later ledger can be an orphan of an open log.
-            if ledger_id >= newest and not of_gone_logs:
-                break
             stored = await a_pass.metadata(ledger_id)
             if stored is not None:
                 candidate = _candidate(ledger_id, stored)
@@ -151,14 +152,36 @@ class _Pass:
         return may_be_orphan(candidate, self._tree, now_ms, self._age_ms)
 
     async def _is_of_open(self, candidate: Candidate, log: ManagedLedger) -> bool:
-        if not is_orphan_of_open_log(candidate, log.owned_from, named=_names(log, candidate)):
+        if not _is_orphan(log, candidate):
             return False
         try:
             # This checks the version of the list: a stale owner must not remove anything.
             await log.ledgers.guarded([])
+            if candidate.ledger_id >= log.owned_from and not await self._is_unnamed(candidate, log):
+                return False
         except ManagedLedgerError:
             return False
-        return log.usable
+        # The log has gone on while the store was asked.
+        return log.usable and _is_orphan(log, candidate)
+
+    async def _is_unnamed(self, candidate: Candidate, log: ManagedLedger) -> bool:
+        """Return True if the newest records do not name the ledger either.
+
+        A list that was deleted and created again may have the version that this log knows, but not
+        its transaction.
+        """
+        path = log.ledgers.path
+        if candidate.cursor is not None:
+            found = await self._context.read_newest(f"{path}/{candidate.cursor}")
+            if found is not None:
+                info = parse(ManagedCursorInfo(), found.value, path)
+                if info.cursorsLedgerId == candidate.ledger_id:
+                    return False
+        record = await self._context.read_newest(path)
+        if record is None or log.created <= 0:
+            return False
+        found, known = record.stat, (log.created, log.ledgers.version)
+        return (found.created_txid, found.version) == known
 
     async def _is_of_gone(self, candidate: Candidate) -> bool:
         """Return True if the log has no list now, and had none in the last pass."""
@@ -186,6 +209,16 @@ def _candidate(ledger_id: int, stored: StoredMetadata) -> Candidate | None:
         return None
     log, cursor = owner
     return Candidate(ledger_id, stored.version, tree, log, cursor, metadata.created_ms, topic)
+
+
+def _is_orphan(log: ManagedLedger, candidate: Candidate) -> bool:
+    """Return True if the log, as it knows itself now, does not name the ledger and never will."""
+    ledgers = log.ledgers
+    creating = candidate.cursor in ledgers.naming
+    if candidate.cursor is None:
+        creating |= ledgers.doubtful  # a write that has no answer may name the ledger
+    named = _names(log, candidate)
+    return is_orphan_of_open_log(candidate, log.owned_from, named=named, creating=creating)
 
 
 def _names(log: ManagedLedger, candidate: Candidate) -> bool:

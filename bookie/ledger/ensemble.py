@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import TypeAlias
 
 import trio
 
@@ -53,6 +54,25 @@ class QuarantineLimits:
     distrust_s: float = 300.0
 
 
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """A bookie was put into quarantine; `why` is in words."""
+
+    bookie: BookieId
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """A bookie left the quarantine after `after_s`, because it answers or has registered again."""
+
+    bookie: BookieId
+    after_s: float
+
+
+QuarantineEvent: TypeAlias = Quarantined | Released
+
+
 class Quarantine:
     """Bookies that failed lately, and bookies that fail again and again.
 
@@ -69,6 +89,8 @@ class Quarantine:
     def __init__(self, limits: QuarantineLimits) -> None:
         self._limits = limits
         self._since: dict[BookieId, float] = {}  # the earliest time of the next probe
+        self._entered: dict[BookieId, tuple[float, str]] = {}  # when and why, for those in it
+        self.count = 0  # all quarantines so far are counted
         self._refusing: set[BookieId] = set()
         self._failures: dict[BookieId, deque[float]] = {}
         self._distrusted_until: dict[BookieId, float] = {}
@@ -85,26 +107,45 @@ class Quarantine:
     def to_ask(self, now: float) -> Sequence[BookieId]:
         return [bookie for bookie, since in self._since.items() if since <= now]
 
-    def failed(self, bookie: BookieId, now: float) -> None:
-        self._refusing.discard(bookie)
-        if bookie not in self._since:
-            self._since[bookie] = now
-            self._count(bookie, now)
+    def why(self, bookie: BookieId) -> str:
+        """Return why the bookie was put into quarantine, where it must be."""
+        return self._entered[bookie][1]
 
-    def refused(self, bookie: BookieId, now: float, *, counts: bool) -> None:
+    def failed(self, bookie: BookieId, now: float, why: str) -> bool:
+        """Put the bookie into quarantine; return False if it was there already."""
+        self._refusing.discard(bookie)
+        if bookie in self._since:
+            return False
+        self._since[bookie] = now
+        self._count(bookie, now)
+        self._enter(bookie, now, why)
+        return True
+
+    def refused(self, bookie: BookieId, now: float, why: str, *, counts: bool) -> bool:
         """Put a bookie that answers, and does not store, into quarantine.
 
         `counts` is True for a failure, and False for what a healthy bookie answers at times.
+        Return False if the bookie was in quarantine already.
         """
-        if counts and bookie not in self._since:
+        is_new = bookie not in self._since
+        if counts and is_new:
             self._count(bookie, now)
         self._since[bookie] = now + self._limits.refused_s
         self._refusing.add(bookie)
+        if is_new:
+            self._enter(bookie, now, why)
+        return is_new
 
-    def answered(self, bookie: BookieId) -> bool:
-        """Release the bookie; return False if it was not in quarantine."""
+    def answered(self, bookie: BookieId, now: float) -> float | None:
+        """Release the bookie; return how long it was in quarantine, None if it was not."""
         self._refusing.discard(bookie)
-        return self._since.pop(bookie, None) is not None
+        if self._since.pop(bookie, None) is None:
+            return None
+        return now - self._entered.pop(bookie)[0]
+
+    def _enter(self, bookie: BookieId, now: float, why: str) -> None:
+        self._entered[bookie] = now, why
+        self.count += 1
 
     def _count(self, bookie: BookieId, now: float) -> None:
         failures = self._failures.setdefault(bookie, deque())
@@ -134,6 +175,10 @@ class DirectoryLimits:
     racks_timeout_s: float = 5.0  # a list of bookies waits this long for their racks
     racks_refresh_s: float = 60.0  # racks may change at any time
     read_only_retry_s: float = 60.0  # no bookie was ever read-only, so nothing can be watched
+
+
+def _ignore(_: QuarantineEvent) -> None:
+    """Do nothing; nobody wants to know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +222,7 @@ class BookieDirectory:
         A larger entry would fail on each bookie that cannot take it, at every change of ensemble.
         """
         self._listeners: dict[Callable[[], None], None] = {}
+        self.on_quarantine: Callable[[QuarantineEvent], None] = _ignore
 
     @property
     def writable(self) -> Sequence[BookieId]:
@@ -201,6 +247,16 @@ class BookieDirectory:
 
     def usable(self) -> list[BookieId]:
         return [bookie for bookie in self._writable if bookie not in self._quarantine]
+
+    def quarantined(self) -> dict[BookieId, str]:
+        """Return the bookies that are registered as writable and in quarantine, with the reason."""
+        quarantine = self._quarantine
+        return {b: quarantine.why(b) for b in self._writable if b in quarantine}
+
+    @property
+    def quarantines(self) -> int:
+        """How often a bookie was put into quarantine so far."""
+        return self._quarantine.count
 
     def answering(self) -> list[BookieId]:
         """Return the usable bookies, and those that answer and refused an entry lately."""
@@ -244,11 +300,14 @@ class BookieDirectory:
     # -- reports of connections
 
     def bookie_failed(self, bookie: BookieId, reason: str) -> None:
-        self._quarantine.failed(bookie, trio.current_time())
+        if self._quarantine.failed(bookie, trio.current_time(), reason):
+            self.on_quarantine(Quarantined(bookie, reason))
 
     def bookie_refused(self, bookie: BookieId, status: Status) -> None:
         counts = status not in _NO_FAILURE
-        self._quarantine.refused(bookie, trio.current_time(), counts=counts)
+        why = f"it did not store an entry: {status.name}"
+        if self._quarantine.refused(bookie, trio.current_time(), why, counts=counts):
+            self.on_quarantine(Quarantined(bookie, why))
 
     def bookie_slow(self, bookie: BookieId) -> None:
         """Note that a read has been waiting for the bookie for long; `bookie_heard` has to follow.
@@ -517,7 +576,7 @@ class BookieDirectory:
     def _list_is(self, writable: list[BookieId]) -> None:
         for bookie in writable:
             if bookie not in self._writable:
-                self._quarantine.answered(bookie)  # It has just registered.
+                self._release(bookie)  # It has just registered.
         self._writable = writable
         self.frame_bytes_max = min(
             (self._frame_bytes.get(bookie, APACHE_FRAME_BYTES_MAX) for bookie in writable),
@@ -536,8 +595,16 @@ class BookieDirectory:
 
     async def _probe(self, probe: Callable[[BookieId], Awaitable[bool]], bookie: BookieId) -> None:
         with trio.move_on_after(self._limits.probe_timeout_s):
-            if await probe(bookie) and self._quarantine.answered(bookie):
+            if await probe(bookie) and self._release(bookie):
                 self._notify()
+
+    def _release(self, bookie: BookieId) -> bool:
+        """Release a bookie from quarantine; return False if it was not there."""
+        after_s = self._quarantine.answered(bookie, trio.current_time())
+        if after_s is None:
+            return False
+        self.on_quarantine(Released(bookie, after_s))
+        return True
 
     def _notify(self) -> None:
         for listener in list(self._listeners):

@@ -32,6 +32,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -140,7 +141,8 @@ class Disk(Protocol):
         """Remove a large file: its name at once, as `remove` does, and its bytes a few at a time.
 
         Writers beside it hardly wait then.  Nothing that has the file open ever finds it shorter.
-        If the call is cut short, the system frees the rest at once.
+        If a reader stays open for long, the call returns, and `run` frees the bytes when the reader
+        is closed.  If the call or `run` is cut short, the system frees the rest at once.
         """
         ...
 
@@ -159,8 +161,17 @@ class Disk(Protocol):
     def open_appender(self) -> Appender: ...
 
     async def run(self) -> None:
-        """Give back memory that reads needed and no longer need, forever."""
+        """Give back memory and space that reads needed and no longer need, forever."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class _RemovedFile:
+    """A file without a name; the descriptor keeps its bytes."""
+
+    path: str  # as it was
+    descriptor: int
+    size: int
 
 
 class FileDisk:
@@ -172,6 +183,9 @@ class FileDisk:
             arena_bytes=_READ_BUFFER_BYTES, total_bytes_max=_BUFFERS_BYTES_MAX
         )
         self._open = Counter[str]()  # open readers, by path
+        self._held: list[_RemovedFile] = []  # a reader stayed open for long
+        self._closed = trio.Event()  # a last reader of some file was closed
+        self._running = False
 
     async def make_directory(self, path: str) -> None:
         await self._in_thread(lambda: _make_directory(Path(path)))
@@ -196,19 +210,38 @@ class FileDisk:
         await self._in_thread(remove)
 
     async def remove_in_steps(self, path: str) -> None:
-        descriptor, size = await self._in_thread(lambda: _unlink(path))
+        removed, held = await self._in_thread(lambda: _unlink(path)), False
         try:
             # The name is gone, durably: a crash leaves no file that is shorter than its records.
             if await self._has_no_reader(path):
-                while size:
-                    size = max(0, size - _FREED_BYTES)
-                    await self._in_thread(partial(os.ftruncate, descriptor, size))
-                    await trio.sleep(_FREE_PAUSE_S)
-        except OSError:
-            pass  # the close frees the rest
+                await self._cut(removed)
+            else:
+                held = self._hold(removed)
         finally:
-            with trio.CancelScope(shield=True):
-                await self._in_thread(lambda: os.close(descriptor))
+            if not held:
+                await self._close(removed)
+
+    def _hold(self, removed: _RemovedFile) -> bool:
+        """Leave the file to `run`; return False if that does not run.
+
+        Otherwise the close of the reader would free all bytes at once, and in the event loop.
+        """
+        if self._running:
+            self._held.append(removed)
+            self._closed.set()  # The reader may have been closed since the last look.
+        return self._running
+
+    async def _cut(self, removed: _RemovedFile) -> None:
+        size = removed.size
+        with suppress(OSError):  # the close frees the rest
+            while size:
+                size = max(0, size - _FREED_BYTES)
+                await self._in_thread(partial(os.ftruncate, removed.descriptor, size))
+                await trio.sleep(_FREE_PAUSE_S)
+
+    async def _close(self, removed: _RemovedFile) -> None:
+        with trio.CancelScope(shield=True):
+            await self._in_thread(lambda: os.close(removed.descriptor))
 
     async def _has_no_reader(self, path: str) -> bool:
         """Wait for reads under way; return False if a reader stays open for too long."""
@@ -241,6 +274,7 @@ class FileDisk:
             self._open[path] -= 1
             if not self._open[path]:
                 del self._open[path]
+                self._closed.set()
 
         self._open[path] += 1  # before the file is opened: a removal must not miss this reader
         try:
@@ -255,7 +289,26 @@ class FileDisk:
         return FileAppender()
 
     async def run(self) -> None:
-        await self._buffers.run()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._buffers.run)
+            nursery.start_soon(self._free_held)
+
+    async def _free_held(self) -> None:
+        """Free removed files whose readers stayed open for long, when these are closed."""
+        self._running = True
+        try:
+            while True:
+                await self._closed.wait()
+                self._closed = trio.Event()
+                for removed in [each for each in self._held if not self._open[each.path]]:
+                    await self._cut(removed)
+                    self._held.remove(removed)
+                    await self._close(removed)
+        finally:
+            self._running = False
+            for removed in self._held:
+                await self._close(removed)
+            self._held.clear()
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await trio.to_thread.run_sync(work, limiter=self._threads)
@@ -581,13 +634,13 @@ class _FileLock:
         self.release()
 
 
-def _unlink(path: str) -> tuple[int, int]:
-    """Unlink the file; return a descriptor that keeps its bytes, and its size."""
+def _unlink(path: str) -> _RemovedFile:
+    """Unlink the file; return it with a descriptor that keeps its bytes."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.unlink(path)
         _sync_directory(os.path.dirname(path))
-        return descriptor, os.fstat(descriptor).st_size
+        return _RemovedFile(path, descriptor, os.fstat(descriptor).st_size)
     except BaseException:
         os.close(descriptor)
         raise

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import msgspec
 import trio
 
+from daybook.bookie.ledger.ensemble import BookieDirectory
 from daybook.broker.errors import NotOwnerError, PreconditionError, UnavailableError
 from daybook.broker.namespaces import records
 from daybook.broker.namespaces.records import LoadReport
@@ -51,6 +52,7 @@ class BrokerOperations:
         leader: Leader,
         load_reports: LoadReports,
         balancer: Balancer,
+        bookies: BookieDirectory,
         *,
         stop_leading: Callable[[], None],
     ) -> None:
@@ -60,7 +62,12 @@ class BrokerOperations:
         self._leader = leader
         self._load_reports = load_reports
         self._balancer = balancer
+        self._bookies = bookies
         self._stop_leading = stop_leading
+
+    def quarantine(self) -> dict[str, str]:
+        """Return the registered bookies that this broker does not use now, and why."""
+        return dict(self._bookies.quarantined())
 
     async def rows(self) -> list[BrokerRow]:
         """Return all live brokers with the loads that they have reported."""

@@ -25,6 +25,7 @@ def table() -> dict[str, Mapping[str, Handler[Operations]]]:
         "/daybook/brokers": {"GET": _rows},
         "/daybook/brokers/{broker}/drain": {"POST": _drain},
         "/daybook/balance": {"GET": _decisions},
+        "/daybook/quarantine": {"GET": _quarantine},
         "/broker-stats/destinations": {"GET": _topics},
         "/clusters/{cluster}/failureDomains": {"GET": _no_values},
         "/clusters/{cluster}/namespaceIsolationPolicies": {"GET": _no_values},
@@ -78,6 +79,10 @@ async def _rows(call: OpsCall) -> object:
 
 async def _decisions(call: OpsCall) -> object:
     return await call.parts.of_brokers.decisions()
+
+
+async def _quarantine(call: OpsCall) -> object:
+    return call.parts.of_brokers.quarantine()
 
 
 async def _drain(call: OpsCall) -> object:

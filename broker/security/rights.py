@@ -138,7 +138,8 @@ _ADMIN_ROWS = (
         " /brokers/{cluster}/{broker}/ownedNamespaces /brokers/configuration"
         " /brokers/configuration/values /brokers/configuration/runtime"
         " /brokers/internal-configuration /broker-stats/load-report /broker-stats/topics"
-        " /broker-stats/destinations /daybook/brokers /daybook/balance",
+        " /broker-stats/destinations /daybook/brokers /daybook/balance"
+        " /daybook/quarantine",
     ),
     (Right.SUPER_USER, "POST", "/brokers/configuration/{name}/{value}"),
     (Right.SUPER_USER, "DELETE", "/brokers/configuration/{name}"),

@@ -31,6 +31,8 @@ class BrokerAnswers:
     ready: Answer[str] = NOT_ASKED  # empty, or why the broker is not ready
     version: Answer[str] = NOT_ASKED
     loaded: Answer[Mapping[str, Stats]] = NOT_ASKED  # the statistics of its loaded topics
+    # The bookies that the broker does not use because they failed, and why.
+    quarantine: Answer[Mapping[str, str]] = NOT_ASKED
 
     @property
     def answers(self) -> bool:

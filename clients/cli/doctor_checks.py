@@ -167,11 +167,14 @@ def check_bookies(answers: ClusterAnswers) -> Check:
     quorums = None if isinstance(answers.quorums, Unknown) else answers.quorums
     write, ack = quorums or (max(1, min(_COPIES, known)), max(1, min(_ACKS, known)))
     found = [said for each in bookies if (said := _trouble_of(each))]
+    avoided, untold = _quarantines(answers)
+    found += avoided
     rest = f": {_these(found)}" if found else ""
     remedy = (
         "Start those that are away (`daybook local start`), or remove one that never comes back"
         " (`daybook bookies decommission BOOKIE`); `daybook bookies read-only BOOKIE --off` ends an"
-        " order, and `daybook bookies health` counts the ledgers on each."
+        " order, and `daybook bookies health` counts the ledgers on each. If a single broker does"
+        " not use a bookie, look at the network between them."
     )
     if len(taking) < ack:
         sentence = (
@@ -189,10 +192,33 @@ def check_bookies(answers: ClusterAnswers) -> Check:
         return Check(name, "attention", f"{_these(found)}.", remedy, found)
     if isinstance(answers.quorums, Unknown):
         return _unknown(name, [f"the quorums of the brokers: {answers.quorums.why}"])
+    if untold:
+        return _unknown(name, untold)
     sentence = (
         f"Every bookie takes entries ({known}), for {_count(write, 'copy', 'copies')} of each."
     )
     return Check(name, "ok", sentence)
+
+
+def _quarantines(answers: ClusterAnswers) -> tuple[list[str], list[str]]:
+    """Return which broker does not use which bookie, and which brokers did not tell.
+
+    A bookie that is away or silent is named once, and not for each broker.
+    """
+    assert not isinstance(answers.bookies, Unknown)
+    serving = {b.bookie for b in answers.bookies if b.state == "writable" and not b.silent}
+    avoided: list[str] = []
+    untold: list[str] = []
+    for name, broker in sorted(answers.brokers.items()):
+        if not isinstance(broker.quarantine, Unknown):
+            avoided += [
+                f"the broker {name} does not use {bookie}: {why}"
+                for bookie, why in sorted(broker.quarantine.items())
+                if bookie in serving
+            ]
+        elif broker.answers:
+            untold.append(f"the bookies that {name} uses: {broker.quarantine.why}")
+    return avoided, untold
 
 
 def _trouble_of(bookie: BookieAnswers) -> str:

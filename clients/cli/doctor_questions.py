@@ -260,15 +260,23 @@ class Questions:
     async def _ask_broker(self, name: str, said: BrokerAnswers) -> None:
         quick, patient = self._admin_of(name, _QUICK_S), self._admin_of(name)
         if quick is None or patient is None:
-            said.version = said.loaded = Unknown(_NO_HTTPS)
+            said.version = said.loaded = said.quarantine = Unknown(_NO_HTTPS)
             return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._ask_version, quick, said)
+            nursery.start_soon(self._ask_quarantine, quick, said)
             nursery.start_soon(self._ask_loaded, patient, said)
 
     async def _ask_version(self, admin: Admin, said: BrokerAnswers) -> None:
         version = await self._answer(lambda: admin.call("GET", "/admin/v2/brokers/version"))
         said.version = version if isinstance(version, Unknown) else str(version).strip()
+
+    async def _ask_quarantine(self, admin: Admin, said: BrokerAnswers) -> None:
+        async def ask() -> dict[str, str]:
+            found = await admin.call("GET", "/admin/v2/daybook/quarantine")
+            return {str(bookie): str(why) for bookie, why in found.items()}
+
+        said.quarantine = await self._answer(ask)
 
     async def _ask_loaded(self, admin: Admin, said: BrokerAnswers) -> None:
         """One request returns the statistics of all loaded topics, and loads none."""

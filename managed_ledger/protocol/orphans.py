@@ -5,11 +5,14 @@ it is old.  (Two trees may keep logs of one name in the same ledgers root.  Ledg
 applications, of Pulsar's brokers and of older versions name no tree, and are kept.)  A ledger is an
 orphan in one of two cases:
 
-- Its log is open here, was opened after the ledger was created, and does not name it.  (A compacted
-  ledger is named by a property of a cursor, as it is in memory and as it is stored.)  The ids of
-  ledgers ascend.  A host that created a ledger older than the first one of this opening knows a
-  list from before the opening.  Every write by which it could name its ledger checks the version
-  of that list, and fails.
+- Its log is open here and does not name it.  (A compacted ledger is named by a property of a
+  cursor, as it is in memory and as it is stored.)  Another host that created it knows a list from
+  before this opening.  Every write by which it could name its ledger checks the version of that
+  list, and fails.  The ids of ledgers ascend, so an id below that of the opening's first ledger
+  proves that another opening created it.  A higher id does not: the request of a former owner may
+  arrive after the opening, and this opening creates ledgers, too.  Such a ledger is an orphan while
+  this opening creates none for the same list or cursor.  Compacted ledgers with higher ids are
+  kept, because a compaction that runs here names its ledger only in the end.
 - Its log is gone.  A ledger is created after the list of its log, so the list was deleted since,
   and the records of its cursors with it.  A writer that does not know this yet could name the
   ledger only on a new list that has, by chance, the version that the writer knows.  So two passes
@@ -44,13 +47,17 @@ def may_be_orphan(candidate: Candidate, tree: str, now_ms: int, age_ms: int) -> 
     return candidate.tree == tree and created_ms is not None and now_ms - created_ms >= age_ms
 
 
-def is_orphan_of_open_log(candidate: Candidate, owned_from: int, *, named: bool) -> bool:
+def is_orphan_of_open_log(
+    candidate: Candidate, owned_from: int, *, named: bool, creating: bool
+) -> bool:
     """Return True for an orphan of a log that is open here.
 
     `owned_from` is the first ledger of the log's opening.  `named` says that the list or a cursor
-    names the ledger.
+    names the ledger, and `creating` that the opening may yet name a ledger that it creates.
     """
-    return candidate.ledger_id < owned_from and not named
+    if named:
+        return False
+    return candidate.ledger_id < owned_from or (candidate.topic is None and not creating)
 
 
 class Suspects:

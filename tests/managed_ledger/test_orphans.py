@@ -1,5 +1,7 @@
 """Ledgers that nothing names are removed; no other ledger is, even if it looks like one."""
 
+from dataclasses import replace
+
 import pytest
 import trio
 
@@ -56,13 +58,27 @@ def test_only_what_is_old_and_of_this_tree_may_be_an_orphan(
 
 
 @pytest.mark.parametrize(
-    ("owned_from", "named", "expected"),
-    [(8, False, True), (8, True, False), (7, False, False), (6, False, False)],
+    ("owned_from", "named", "creating", "expected"),
+    [
+        (8, False, False, True),
+        (8, False, True, True),  # The opening creates no ledger with so low an id.
+        (8, True, False, False),
+        (6, False, False, True),
+        (6, False, True, False),
+        (6, True, False, False),
+    ],
 )
-def test_of_an_open_log_only_what_is_older_than_its_opening(
-    owned_from: int, named: bool, expected: bool
+def test_of_an_open_log_only_what_it_will_never_name(
+    owned_from: int, named: bool, creating: bool, expected: bool
 ) -> None:
-    assert is_orphan_of_open_log(candidate(7), owned_from, named=named) is expected
+    found = is_orphan_of_open_log(candidate(7), owned_from, named=named, creating=creating)
+    assert found is expected
+
+
+def test_a_compacted_ledger_of_an_open_log_that_is_younger_than_its_opening_stays() -> None:
+    found = replace(candidate(7), topic="persistent://t/n/a")
+    assert not is_orphan_of_open_log(found, 6, named=False, creating=False)
+    assert is_orphan_of_open_log(found, 8, named=False, creating=False)
 
 
 def test_a_ledger_of_a_log_that_is_gone_has_to_be_found_twice_in_a_row_as_it_is() -> None:
@@ -180,16 +196,84 @@ def test_what_is_being_created_is_no_orphan() -> None:
                 assert await two_passes(host) == []
             held.let_go()
             await cursor.flush()
+            held = one.link.hold_next("create", "/ledgers/00")
+            log.roll()
+            await held.caught.wait()
+            held.arrive()
+            assert len(await world.ledgers(two)) == 3
+            for host in (one, two):
+                assert await two_passes(host) == []
+            held.let_go()
+            await until(lambda: log.state.name == "OPEN")
+            assert len(await world.ledgers(two)) == 3  # The empty one before is gone.
+            await append(log, range(3, 4))
             held = one.link.hold_next("set", log_path(NAME))
             log.roll()
             await held.caught.wait()
-            assert len(await world.ledgers(two)) == 3  # and the next one
+            assert len(await world.ledgers(two)) == 4  # and the next one
             assert await two_passes(two) == []
             held.let_go()
             await until(lambda: log.state.name == "OPEN")
             assert await two_passes(one) == []
-            await append(log, range(3, 6))
+            await append(log, range(4, 6))
             assert await read_all(log) == list(range(6))
+
+    play(scenario)
+
+
+def test_the_creation_of_a_former_owner_that_arrives_late_leaves_no_orphan() -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as one, world.host("b") as two:
+            old = await one.open()
+            await append(old, range(3))
+            held = one.link.hold_next("create", "/ledgers/00")
+            old.roll()
+            await held.caught.wait()
+            new = await two.open()
+            cursor = await new.open_cursor("s", initial=EARLIEST)
+            held.let_go()  # Its ledger is younger than the opening that has taken the log over.
+            await until(lambda: not old.usable)
+            late = [await made(two), await made(two, cursor="s"), await made(two, cursor="gone")]
+            await append(new, range(3, 12))
+            cursor.ack([new.last_confirmed])
+            await cursor.flush()
+            assert max(new.ledgers.ids) > min(late) > new.owned_from
+            named = {*new.ledgers.ids, cursor.ledger_id}
+            orphans = [each for each in await world.ledgers(two) if each not in named]
+            assert set(late) <= set(orphans)
+            assert sorted(await two.logs.remove_orphans()) == orphans
+            assert set(await world.ledgers(two)) == named
+            assert await read_all(new) == list(range(12))
+
+    play(scenario)
+
+
+def test_the_ledger_of_a_new_list_is_no_orphan_of_the_list_before() -> None:
+    """A host has not heard that its log was deleted and created again, with the same version."""
+
+    async def scenario(world: World) -> None:
+        async with world.host("a") as one, world.host("b") as two:
+            old = await one.open()
+            await two.store.delete(log_path(NAME), -1)
+            new = await two.open()
+            assert old.usable
+            assert new.ledgers.version == old.ledgers.version
+            assert new.owned_from > old.owned_from
+            assert list(await one.logs.remove_orphans()) == []
+            assert new.owned_from in await world.ledgers(two)
+
+    play(scenario)
+
+
+def test_a_ledger_that_a_write_without_an_answer_may_name_is_no_orphan() -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            late = await made(host)
+            log.ledgers.doubtful = True
+            assert list(await host.logs.remove_orphans()) == []
+            log.ledgers.doubtful = False
+            assert list(await host.logs.remove_orphans()) == [late]
 
     play(scenario)
 

@@ -154,6 +154,11 @@ class Held:
         self.caught.set()
         await self._arrived.wait()
 
+    def arrive(self) -> None:
+        """Carry it out; the answer is held up until `let_go`."""
+        self._execute()
+        self._execute = _nothing
+
     def let_go(self) -> None:
         assert self.caught.is_set()
         self._execute()

@@ -129,6 +129,22 @@ MUTANTS = [
         caught_by=f"{_LEDGER}/test_ensemble.py::test_one_that_refuses_answers_until_it_fails",
     ),
     Mutant(
+        id="QL01",
+        rule="a quarantine is told once, with its first reason -> each failure is told",
+        module="daybook.bookie.ledger.ensemble",
+        name="Quarantine.refused",
+        replacement=Edit("return is_new", "return True"),
+        caught_by="tests:tests/bookie/ledger/test_ensemble.py -k told_once",
+    ),
+    Mutant(
+        id="QL02",
+        rule="the log ends with the present state of a bookie -> too many are dropped",
+        module="daybook.broker.quarantine_log",
+        name="QuarantineLog.note",
+        replacement=Edit("self._nursery.start_soon(self._end_interval)", "pass"),
+        caught_by="tests:tests/broker/test_quarantine_log.py",
+    ),
+    Mutant(
         id="M26e",
         rule="a spare takes the place of a silent bookie -> never, and sends wait for it",
         module="daybook.bookie.ledger.writer",

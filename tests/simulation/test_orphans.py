@@ -32,9 +32,12 @@ def test_ledgers_of_topics_that_are_gone_and_of_served_ones_are_removed_by_broke
             await _load(cluster)
             await eventually(lambda: ids["unlisted"] not in _ledgers(cluster))
             assert left - {ids["unlisted"]} <= _ledgers(cluster)
-            await eventually(lambda: sum(_removed(cluster, name) for name in names) == 3)
+            # The creation of a former owner may arrive when the topic is open at the next one.
+            late = await _leave_one(cluster)
+            await eventually(lambda: late not in _ledgers(cluster))
+            await eventually(lambda: sum(_removed(cluster, name) for name in names) == 4)
             said = cluster.logs.lines["removed ledgers that nothing names"]
-            assert 2 <= said <= 3
+            assert 3 <= said <= 4
             assert cluster.deaths == []
             cluster.end()
 
@@ -63,6 +66,20 @@ async def _leave_ledgers(cluster: Cluster) -> dict[str, int]:
     # No broker has the topic open: nobody knows what its owner is about to do.
     await cluster.call(loaded, lambda: _unload(cluster, loaded))
     return ids
+
+
+async def _leave_one(cluster: Cluster) -> int:
+    ids: list[int] = []
+
+    async def work(client: LedgerClient) -> None:
+        tree = await tree_id(client.context.metadata_store.store, cluster.rng)
+        custom = custom_metadata(NAME.managed_ledger_name, tree=tree)
+        writer = await client.create(QUORUMS, custom=custom)
+        writer.abandon()
+        ids.append(writer.ledger_id)
+
+    await as_caretaker(cluster, "caretaker of a late one", work)
+    return ids[0]
 
 
 async def _load(cluster: Cluster) -> str:

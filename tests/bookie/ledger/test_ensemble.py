@@ -9,7 +9,13 @@ import trio
 from trio.abc import Clock
 
 from daybook.bookie.errors import NotEnoughBookiesError
-from daybook.bookie.ledger.ensemble import BookieDirectory, DirectoryLimits
+from daybook.bookie.ledger.ensemble import (
+    BookieDirectory,
+    DirectoryLimits,
+    Quarantined,
+    QuarantineEvent,
+    Released,
+)
 from daybook.bookie.ledger.protocol.placement import BookieId, Quorums
 from daybook.bookie.registry.cookies import Cookie, create_cookie
 from daybook.bookie.registry.layout import ensure_layout
@@ -104,6 +110,33 @@ async def test_those_that_failed_are_avoided_until_they_answer(
     await trio.sleep(2.1)
     assert world.directory.is_usable(bookie(2))
     assert world.changes == before + 1
+
+
+async def test_each_quarantine_is_told_once_with_its_reason_and_its_end(
+    world: World, autojump_clock: Clock
+) -> None:
+    told: list[QuarantineEvent] = []
+    directory = world.directory
+    directory.on_quarantine = told.append
+    await world.add(1, 2, 3)
+    world.answering.discard(bookie(2))
+    directory.bookie_failed(bookie(2), "reset")
+    directory.bookie_failed(bookie(2), "refused")
+    directory.bookie_refused(bookie(1), Status.IO_ERROR)
+    directory.bookie_refused(bookie(1), Status.READ_ONLY)
+    why = "it did not store an entry: IO_ERROR"
+    assert told == [Quarantined(bookie(2), "reset"), Quarantined(bookie(1), why)]
+    assert directory.quarantined() == {bookie(1): why, bookie(2): "reset"}
+    assert directory.quarantines == 2
+    await world.remove(2)
+    assert list(directory.quarantined()) == [bookie(1)]  # The other one is not registered.
+    await trio.sleep(20)
+    assert told[2:] == [Released(bookie(1), pytest.approx(11, abs=0.1))]
+    await register_bookie(world.store, PATHS, BookieInfo(bookie(2), "host", 3002))
+    await trio.sleep(0.01)
+    assert [type(each) for each in told[3:]] == [Released]
+    assert directory.quarantined() == {}
+    assert directory.quarantines == 2
 
 
 async def test_one_that_answers_and_cannot_store_is_left_alone_for_a_while(

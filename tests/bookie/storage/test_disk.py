@@ -12,13 +12,22 @@ from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from daybook.bookie.storage.disk import Buffer, Disk, FileDisk, PreallocatedFile
 from tests.conformance.disk import DiskSuite
 from tests.harness.disk import HostCrashedError, Platter
 
 MIB = 1 << 20
+
+
+def held_open(root: str) -> list[str]:
+    """Return the removed files of the directory that this process has open, by descriptor."""
+    found: list[str] = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found.append(os.readlink(descriptor))
+    return [path for path in found if path.startswith(root) and path.endswith("(deleted)")]
 
 
 class TestFileDisk(DiskSuite):
@@ -169,6 +178,31 @@ class TestFileDisk(DiskSuite):
         await disk.remove_in_steps(f"{root}/log")
         assert bytes(await reader.read(0, 5)) == b"bytes"
         reader.close()
+
+    async def test_the_bytes_under_a_reader_that_stays_open_go_in_steps_when_it_is_closed(
+        self, disk: Disk, root: str, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+    ) -> None:
+        freed: list[int] = []
+        monkeypatch.setattr(os, "ftruncate", lambda _, size: freed.append(size))
+        for name in ("log", "other"):
+            await disk.write_file(f"{root}/{name}", bytes(20 * MIB))
+        reader, other = [await disk.open_reader(f"{root}/{name}") for name in ("log", "other")]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(disk.run)
+            await wait_all_tasks_blocked()
+            for name in ("log", "other"):
+                await disk.remove_in_steps(f"{root}/{name}")
+            assert freed == []
+            assert len(held_open(root)) == 6  # Each reader has two descriptors, and `run` has one.
+            assert bytes(await reader.read(20 * MIB - 5, 5)) == bytes(5)
+            reader.close()
+            # A thread takes real time, and the clock jumps meanwhile.
+            while len(held_open(root)) > 3:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            assert freed == [12 * MIB, 4 * MIB, 0]
+            nursery.cancel_scope.cancel()
+        assert len(held_open(root)) == 2
+        other.close()
 
     async def test_a_reader_that_could_not_be_opened_does_not_count(
         self, disk: Disk, root: str, autojump_clock: MockClock

@@ -8,6 +8,8 @@ from typing import Any
 
 import trio
 
+from daybook.bookie.ledger.ensemble import BookieDirectory, DirectoryLimits
+from daybook.bookie.registry.paths import LedgerPaths
 from daybook.broker.config import BrokerConfig, parse
 from daybook.broker.connected_client import NO_SUCCESSOR, SuccessorUrls
 from daybook.broker.formats import READABLE, Formats
@@ -129,6 +131,9 @@ class ControlPlane:
         self.lookups = Lookups(self.session, self.ownership, self.leader, self.policies)
         self.scope = trio.CancelScope()
         self.leader_scope = trio.CancelScope()
+        self.directory = BookieDirectory(
+            self.session, LedgerPaths(), random.Random(1), DirectoryLimits()
+        )
 
     async def is_dead(self, member: object) -> bool:
         return await self.peer_probe.probe(member) is Verdict.DEAD  # type: ignore[arg-type]

@@ -207,6 +207,7 @@ async def serve(cluster: Cluster, host: str, shared: set[str]) -> Admin:
             broker.leader,
             load_reports(broker),
             balancer(broker, hand_overs),
+            broker.directory,
             stop_leading=broker.leader_scope.cancel,
         ),
     )

@@ -68,6 +68,7 @@ class Admin:
             broker.leader,
             self.reports,
             self.balancer,
+            broker.directory,
             stop_leading=broker.leader_scope.cancel,
         )
 

@@ -194,3 +194,29 @@ def test_loads_and_decisions_of_balancing() -> None:
             assert found[f"pulsar_lb_{name}_total", where] == 0
 
     simulated(story)
+
+
+def test_a_bookie_in_quarantine_is_named_until_it_answers() -> None:
+    async def story(world: World) -> None:
+        broker = await started(world, 1)
+        network, away = world.cluster.network, "bookie-2"
+
+        def quarantined() -> dict[str, float]:
+            gauge = "daybook_broker_bookie_in_quarantine"
+            found = samples(broker).items()
+            return {dict(labels)["bookie"]: v for (name, labels), v in found if name == gauge}
+
+        names = [f"bookie-{number}:3181" for number in (1, 2, 3)]
+        assert quarantined() == dict.fromkeys(names, 0.0)
+        network.block("one", away)
+        network.cut("one", away)
+        await trio.sleep(5)
+        assert quarantined() == {**dict.fromkeys(names, 0.0), f"{away}:3181": 1.0}
+        assert list(broker.operations.of_brokers.quarantine()) == [f"{away}:3181"]
+        network.unblock("one", away)
+        await trio.sleep(5)
+        assert quarantined() == dict.fromkeys(names, 0.0)
+        counter = "daybook_broker_bookie_quarantines_total"
+        assert samples(broker)[counter, (("cluster", "standalone"),)] == 1
+
+    simulated(story)

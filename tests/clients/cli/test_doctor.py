@@ -55,6 +55,7 @@ def rest(fake_admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch) -> FakeAdmin:
         "/admin/v2/brokers/configuration/runtime": settings,
         "/admin/v2/broker-stats/topics": loaded(waitingFor=""),
         "/admin/v2/daybook/sinks": [],
+        "/admin/v2/daybook/quarantine": {},
         "/admin/v2/tenants": ["public"],
         "/admin/v2/namespaces/public": ["public/default"],
         "/admin/v2/namespaces/public/default": {"retention_policies": None},

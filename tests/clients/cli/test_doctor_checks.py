@@ -41,7 +41,7 @@ SILENT = Unknown("nobody listens")
 
 
 def broker() -> BrokerAnswers:
-    return BrokerAnswers("", "0.1.0", {})
+    return BrokerAnswers("", "0.1.0", {}, {})
 
 
 def bookie(name: str, state: str = "writable", **more: Any) -> BookieAnswers:
@@ -209,6 +209,21 @@ def test_bookies(
     assert check.verdict == verdict
     assert words in check.sentence
     assert ("daybook" in check.remedy) == (verdict != "ok")
+
+
+def test_a_bookie_that_a_broker_does_not_use_needs_attention() -> None:
+    answers = well()
+    answers.brokers["b:1"].quarantine = {"b2": "it did not answer in time", "gone": "reset"}
+    check = check_bookies(answers)
+    assert check.verdict == "attention"
+    assert check.items == ["the broker b:1 does not use b2: it did not answer in time"]
+    assert "network" in check.remedy
+    answers.brokers["a:1"].quarantine = SILENT
+    assert check_bookies(answers).verdict == "attention"
+    answers.brokers["b:1"].quarantine = {}
+    check = check_bookies(answers)
+    assert check.verdict == "unknown"
+    assert "a:1" in check.sentence
 
 
 def test_a_disk_that_is_nearly_full_needs_attention() -> None:
