@@ -9,6 +9,7 @@ _KAZOO = "daybook.wire.metadata.kazoo_connection"
 _KAZOO_TESTS = "tests:tests/wire/metadata/test_kazoo_connection.py"
 _SYNC_TESTS = "tests:tests/wire/metadata/test_shared_sync.py"
 _GROUP_TESTS = "tests:tests/wire/metadata/test_write_groups.py"
+_REQUEST_TESTS = "tests:tests/wire/metadata/test_requests.py"
 _RECOVERY_TESTS = "tests:tests/bookie/ledger/test_recovery_scenarios.py"
 
 MUTANTS = [
@@ -133,5 +134,40 @@ MUTANTS = [
             "        client._pending.extend(sent)",
         ),
         caught_by=_KAZOO_TESTS,
+    ),
+    Mutant(
+        id="LR14",
+        rule="a request without an answer ends in its time -> the timer does not know of it",
+        module="daybook.wire.metadata.zookeeper",
+        name="ZooKeeperStore._request",
+        replacement=Edit("self._timer.deadline = deadline", "pass"),
+        caught_by=_REQUEST_TESTS,
+    ),
+    Mutant(
+        id="LR15",
+        rule="a request ends in its own time -> all end with the first one",
+        module="daybook.wire.metadata.zookeeper",
+        name="ZooKeeperStore.end_late_requests",
+        replacement=Edit("if each.deadline <= now_s", ""),
+        caught_by=_REQUEST_TESTS,
+    ),
+    Mutant(
+        id="LR16",
+        rule="an answer that came before its callback calls it -> nobody does",
+        module="daybook.wire.metadata.kazoo_answer",
+        name="Answer.rawlink",
+        replacement=Edit("if self._ready:", "if False:"),
+        caught_by=_REQUEST_TESTS,
+    ),
+    Mutant(
+        id="LR17",
+        rule="an answer forgets the callbacks that it has called -> it keeps them, in a cycle",
+        module="daybook.wire.metadata.kazoo_answer",
+        name="Answer._answered",
+        replacement=Edit(
+            "self._call_back()",
+            "kept = self._callbacks.copy(); self._call_back()\n    self._callbacks = kept",
+        ),
+        caught_by=_REQUEST_TESTS,
     ),
 ]

@@ -14,6 +14,7 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from time import monotonic  # noqa: TID251  kazoo's thread has no other clock
 from typing import Any, Protocol, TypeVar, cast
 
@@ -23,12 +24,17 @@ from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandl
 from kazoo.handlers.utils import (
     selector_select,  # pyright: ignore[reportUnknownVariableType]
 )
+from kazoo.protocol.paths import (
+    _prefix_root,  # pyright: ignore[reportPrivateUsage, reportUnknownVariableType]
+)
+from kazoo.protocol.serialization import Create, Sync
 from kazoo.protocol.states import EventType, KazooState
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL, Id
 
 from daybook.wire.metadata.access import Credentials, PasswordFileError
 from daybook.wire.metadata.acl import Acl, Grant
+from daybook.wire.metadata.kazoo_answer import Answer, PathAnswer
 from daybook.wire.metadata.kazoo_connection import Waker, hasten
 from daybook.wire.metadata.store import (
     AccessDeniedError,
@@ -59,6 +65,8 @@ _REFUSALS: dict[type[Exception], type[MetadataError]] = {
     exceptions.InvalidACLError: MetadataError,
     exceptions.NoAuthError: AccessDeniedError,
 }
+_EPHEMERAL, _SEQUENCE = 1, 2  # flags of a creation
+_LISTS_KEPT = 64  # so many lists of rights are kept as kazoo has them
 _RIGHTS = "rwcda"  # by the bits of ZooKeeper, from the lowest one
 _TLS_READ_BYTES = 1 << 16
 _STATES: dict[object, SessionState] = {
@@ -218,8 +226,42 @@ def new_client(
             tell(_STATES[state])
 
     client.add_listener(listener)
+    requests = _PathRequests(client)
+    client.create_async, client.sync_async = requests.create_async, requests.sync_async
     hasten(client)
     return kazoo
+
+
+class _PathRequests:
+    """The requests that are answered with a path, with one answer each.
+
+    kazoo would make two answers and several functions for each, which are a cycle.
+    """
+
+    def __init__(self, client: Any) -> None:  # noqa: ANN401
+        self._client = client
+
+    def create_async(
+        self,
+        path: str,
+        value: bytes,
+        acl: Sequence[object],
+        *,
+        ephemeral: bool = False,
+        sequence: bool = False,
+    ) -> AsyncResult[str]:
+        client = self._client
+        answer = PathAnswer(client.unchroot)
+        flags = _EPHEMERAL * ephemeral | _SEQUENCE * sequence
+        full = _prefix_root(client.chroot, path, trailing=sequence)
+        client._call(Create(full, value, acl, flags), answer)  # noqa: SLF001
+        return answer
+
+    def sync_async(self, path: str) -> AsyncResult[str]:
+        client = self._client
+        answer = PathAnswer(client.unchroot)
+        client._call(Sync(_prefix_root(client.chroot, path)), answer)  # noqa: SLF001
+        return answer
 
 
 class _Entering:
@@ -350,6 +392,9 @@ class _InConnectionThread(SequentialThreadingHandler):  # type: ignore[misc]  # 
     def stop(self) -> None:
         """There is nothing to stop."""
 
+    def async_result(self) -> Any:  # noqa: ANN401  kazoo takes it for its own
+        return Answer()
+
     def dispatch_callback(self, callback: "_Callback") -> None:
         callback.func(*callback.args)
 
@@ -471,14 +516,15 @@ def refusal(error: Exception) -> MetadataError | None:
     return None
 
 
-def to_kazoo_acl(acl: Acl) -> list[object]:
+@lru_cache(_LISTS_KEPT)
+def to_kazoo_acl(acl: Acl) -> Sequence[object]:
     """Return a list of rights as kazoo's requests carry it."""
     result: list[object] = []
     for grant in acl:
         scheme, _, identity = grant.identity.partition(":")
         bits = sum(1 << _RIGHTS.index(right) for right in grant.rights)
         result.append(ACL(bits, Id(scheme, identity)))
-    return result
+    return tuple(result)
 
 
 def from_kazoo_acl(acl: Sequence[_Acl]) -> Acl:

@@ -48,7 +48,9 @@ class WriteResult:
 
     def settle(self, value: object, exception: Exception | None) -> None:
         self.value, self.exception = value, exception
-        for callback in self._callbacks:
+        # A callback refers to what refers to this result: kept, they would be a cycle.
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
             callback(self)
 
 

@@ -32,11 +32,12 @@ The store refuses requests above `REQUEST_BYTES_MAX`: ZooKeeper would cut the co
 outcome of such a request would stay unknown forever.
 """
 
+import math
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
-from typing import Generic, TypeVar, TypeVarTuple, Unpack, assert_never
+from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack, assert_never
 
 import trio
 
@@ -103,6 +104,34 @@ class _NoAnswerError(Exception):
     """The request was handed to kazoo, and nothing is known about it."""
 
 
+class _Request(Generic[T]):
+    """One request that a task waits for.  Only trio's thread makes and settles it."""
+
+    __slots__ = ("_answer", "_task", "deadline")
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self._answer: AsyncResult[T] | None = None
+        self._task: trio.lowlevel.Task | None = None  # the one that waits
+
+    async def wait(self) -> AsyncResult[T] | None:
+        """Return the answer; None if there was none in time."""
+        self._task = trio.lowlevel.current_task()
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._task = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+        return self._answer
+
+    def settle(self, answer: AsyncResult[T] | None) -> None:
+        """End the wait, unless it has ended already."""
+        if self._task is not None:
+            task, self._task, self._answer = self._task, None, answer
+            trio.lowlevel.reschedule(task)
+
+
 class ZooKeeperStore:
     """A `MetadataStore`; `open_zookeeper` makes it."""
 
@@ -141,6 +170,8 @@ class ZooKeeperStore:
         self._outdated = False  # it has changed since the last read of it began
         self._reading_protection = trio.Lock()
         self._kazoo_lost = trio.Event()
+        self._under_way: dict[_Request[Any], None] = {}  # requests without an answer
+        self._timer = trio.CancelScope()  # its deadline is the first one of these, or earlier
         self._watches: dict[_OneShot, None] = {}
 
     @property
@@ -380,7 +411,7 @@ class ZooKeeperStore:
         for watch in watches:
             watch()
 
-    def _acl(self, path: str, acl: Acl | None) -> list[object]:
+    def _acl(self, path: str, acl: Acl | None) -> Sequence[object]:
         return to_kazoo_acl(self._protection.acl(path) if acl is None else acl)
 
     # Requests
@@ -417,27 +448,41 @@ class ZooKeeperStore:
         await self._session.wait_connected(self._request_timeout_s)
         kazoo = self._kazoo
         assert kazoo is not None
-        answers: list[AsyncResult[T]] = []
-        answered = trio.Event()
-
-        def settle(result: AsyncResult[T]) -> None:
-            if is_connection_loss(result.exception):
-                # kazoo completes requests before it reports the state, so set the state here first.
-                self._state_changed(kazoo, SessionState.SUSPENDED, 0)
-            answers.append(result)
-            answered.set()
-
-        submit(kazoo).rawlink(lambda result: self._soon(settle, result))
-        with trio.move_on_at(deadline):
-            await answered.wait()
-        if not answers:
+        request: _Request[T] = _Request(deadline)
+        submit(kazoo).rawlink(lambda answer: self._soon(self._settle, kazoo, request, answer))
+        self._under_way[request] = None
+        if deadline < self._timer.deadline:
+            self._timer.deadline = deadline
+        try:
+            answer = await request.wait()
+        finally:
+            del self._under_way[request]
+        if answer is None:
             raise _NoAnswerError(f"the request timed out after {self._request_timeout_s:g} s")
-        error = answers[0].exception
-        if error is None:
-            return answers[0].value
-        if refused := self._refusal(error, full):
-            raise refused from error
-        raise _NoAnswerError(repr(error)) from error
+        if answer.exception is None:
+            return answer.value
+        # No variable here may hold the error: it holds this frame, so that would be a cycle.
+        raise self._error_of(answer.exception, full) from answer.exception
+
+    def _settle(self, kazoo: Kazoo, request: "_Request[T]", answer: AsyncResult[T]) -> None:
+        if is_connection_loss(answer.exception):
+            # kazoo completes requests before it reports the state, so set the state here first.
+            self._state_changed(kazoo, SessionState.SUSPENDED, 0)
+        request.settle(answer)
+
+    async def end_late_requests(self) -> None:
+        """End requests whose time is over.  One timer for all costs less than one for each."""
+        while True:
+            first = min((request.deadline for request in self._under_way), default=math.inf)
+            self._timer = trio.CancelScope(deadline=first)
+            with self._timer:
+                await trio.sleep_forever()
+            now_s = trio.current_time()
+            for request in [each for each in self._under_way if each.deadline <= now_s]:
+                request.settle(None)
+
+    def _error_of(self, error: Exception, path: str) -> Exception:
+        return self._refusal(error, path) or _NoAnswerError(repr(error))
 
     def _refusal(self, error: Exception, path: str) -> MetadataError | None:
         refused = refusal(error)
@@ -716,6 +761,7 @@ async def open_zookeeper(
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(store.run, nursery)
+            nursery.start_soon(store.end_late_requests)
             try:
                 await store.connect(connect_timeout_s)
                 announcer = await store.enter(process, connect_timeout_s)

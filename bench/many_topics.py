@@ -1,0 +1,171 @@
+"""Measures many topics: the first message to each, and the takeover when their broker is killed.
+
+    python -m bench.many_topics [--topics 600] [--py-spy PATH --to DIRECTORY]
+
+Two brokers and three bookies serve the topics.  A client opens a producer for each topic and sends
+one message, 48 topics at a time.  Then the broker of topic 0 is killed, and each producer sends
+again.  For each step the program prints the time, the topics a second, and for each topic that was
+loaded: the milliseconds of processor by kind of process, the requests that ZooKeeper has received,
+and the syncs of all bookies.  A request to ZooKeeper may carry several writes.
+
+On a busy machine only processor and requests can be compared.  With `--py-spy`, a profile of each
+broker is written for each step.
+"""
+
+import argparse
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from daybook.clients.python.client import Client
+from daybook.clients.python.connect import connect
+from daybook.clients.python.http import http_request
+from daybook.clients.python.producer import Producer
+from daybook.clients.testing.standalone import StandaloneProcess
+from daybook.wire.tcp import TcpNetwork
+from tests.harness.standalone import order, owner_of, pids
+from tests.real.scale import for_each, loaded_topics, processor_ms
+
+_SPIES_START_S = 2.0
+_COMMITS = re.compile(r"^daybook_bookie_store_commits_total ([0-9.e+]+)", re.MULTILINE)
+_RECEIVED = re.compile(r"^Received: (\d+)", re.MULTILINE)
+
+
+def name_of(number: int) -> str:
+    return f"persistent://public/default/many-{number:06}"
+
+
+class Measurement:
+    """The figures of one cluster; `step` prints those of one step."""
+
+    def __init__(self, cluster: StandaloneProcess, spy: str, to: Path) -> None:
+        self._cluster = cluster
+        self._spy = spy
+        self._to = to
+        self._network = TcpNetwork()
+        self._ms: dict[str, float] = {}  # processor by part, as it was known last
+
+    @asynccontextmanager
+    async def step(self, name: str, loads: Callable[[], int]) -> AsyncGenerator[None]:
+        """Measure a block.  `loads` returns at its end how many topics were loaded in it."""
+        spies = await self._start_spies(name)
+        before, began = await self._used(), time.monotonic()
+        yield
+        took_s, after, count = time.monotonic() - began, await self._used(), loads()
+        for spy in spies:
+            spy.send_signal(signal.SIGINT)
+            spy.wait()
+        each = {what: (used - before.get(what, 0.0)) / count for what, used in after.items()}
+        figures = ", ".join(f"{what} {figure:.2f}" for what, figure in sorted(each.items()))
+        print(f"{name}: {count} in {took_s:.1f} s = {count / took_s:.0f}/s; each: {figures}")
+
+    async def _used(self) -> dict[str, float]:
+        """Return what the parts have used so far; a part that was killed keeps its last figure."""
+        for part, pid in (await pids(self._cluster)).items():
+            if pid:
+                self._ms[part] = processor_ms(pid)
+        used: dict[str, float] = {"client ms": processor_ms(os.getpid())}
+        for part, milliseconds in self._ms.items():
+            what = f"{part.partition('-')[0]} ms"
+            used[what] = used.get(what, 0.0) + milliseconds
+        used["ZooKeeper requests"] = _received(self._cluster.zookeeper)
+        used["bookie syncs"] = await self._commits()
+        return used
+
+    async def _commits(self) -> float:
+        total = 0.0
+        for bookie in self._cluster.ready["bookies"]:
+            host, _, port = str(bookie["http_url"]).removeprefix("http://").rpartition(":")
+            got = await http_request(
+                self._network, host, int(port), "GET", "/metrics", None, timeout_s=60.0
+            )
+            total += sum(map(float, _COMMITS.findall(got.body.decode())))
+        return total
+
+    async def _start_spies(self, name: str) -> list["subprocess.Popen[bytes]"]:
+        if not self._spy:
+            return []
+        found: list[subprocess.Popen[bytes]] = []
+        for part, pid in (await pids(self._cluster)).items():
+            if pid and part.startswith(("broker", "bookie-1")):
+                path = self._to / f"{name.replace(' ', '-')}-{part}.txt"
+                options = ["--format", "raw", "--rate", "150", "--pid", str(pid), "-o", str(path)]
+                found.append(_spy([self._spy, "record", "--gil", *options]))
+        await trio.sleep(_SPIES_START_S)
+        return found
+
+
+def _spy(command: Sequence[str]) -> "subprocess.Popen[bytes]":
+    null = subprocess.DEVNULL
+    return subprocess.Popen(command, stdout=null, stderr=null)
+
+
+def _received(zookeeper: str) -> float:
+    """Return the number of requests that ZooKeeper has received."""
+    host, _, port = zookeeper.partition("/")[0].rpartition(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(b"srvr")
+        answer = b""
+        while chunk := connection.recv(1 << 16):
+            answer += chunk
+    found = _RECEIVED.search(answer.decode())
+    assert found is not None, answer
+    return float(found[1])
+
+
+async def measure(cluster: StandaloneProcess, topics: int, spy: str, to: Path) -> None:
+    numbers = range(topics)
+    figures = Measurement(cluster, spy, to)
+    producers: dict[int, Producer] = {}
+    async with connect(cluster.service_url) as client:
+        async with figures.step("first message", lambda: topics):
+            await for_each(numbers, _opening(client, producers))
+        urls = {str(b["name"]): str(b["admin_url"]) for b in cluster.ready["brokers"]}
+        victim = await owner_of(cluster, name_of(0))
+        lost = await loaded_topics(TcpNetwork(), urls[victim])
+        each_ms: list[float] = []
+        async with figures.step("takeover", lambda: lost):
+            began = time.monotonic()
+            await order(cluster, "kill", victim)
+
+            async def send(number: int) -> None:
+                await producers[number].send(b"again")
+                each_ms.append((time.monotonic() - began) * 1000)
+
+            async with trio.open_nursery() as nursery:
+                for number in numbers:
+                    nursery.start_soon(send, number)
+        print(f"    the last topic had its receipt after {max(each_ms):.0f} ms")
+        for producer in producers.values():
+            await producer.aclose()
+
+
+def _opening(client: Client, producers: dict[int, Producer]) -> Callable[[int], Awaitable[None]]:
+    async def open_one(number: int) -> None:
+        producer = await client.create_producer(name_of(number), send_timeout_s=None)
+        producers[number] = producer
+        await producer.send(b"first")
+
+    return open_one
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.many_topics")
+    parser.add_argument("--topics", type=int, default=600)
+    parser.add_argument("--py-spy", default="", dest="spy")
+    parser.add_argument("--to", type=Path, default=Path())
+    options = parser.parse_args()
+    with StandaloneProcess(options=["--set=broker.session_timeout_s=2"]) as cluster:
+        trio.run(measure, cluster, options.topics, options.spy, options.to)
+
+
+if __name__ == "__main__":
+    main()
