@@ -201,6 +201,10 @@ class Client:
     async def ledgers(self, topic: str) -> list[TopicLedgers]:
         return await self._guest.call(self._client.ledgers, topic)
 
+    @like(trio_client.Client.ledgers_of)
+    async def ledgers_of(self, names: Sequence[str]) -> list[TopicLedgers]:
+        return await self._guest.call(self._client.ledgers_of, names)
+
     @like(trio_client.Client.create_producer)
     async def create_producer(
         self,

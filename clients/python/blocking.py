@@ -241,6 +241,10 @@ class Client(Closing):
     def ledgers(self, topic: str) -> list[TopicLedgers]:
         return self._portal.call(self._client.ledgers, topic)
 
+    @like(trio_client.Client.ledgers_of)
+    def ledgers_of(self, names: Sequence[str]) -> list[TopicLedgers]:
+        return self._portal.call(self._client.ledgers_of, names)
+
     @like(trio_client.Client.stats)
     def stats(self) -> ClientStats:
 

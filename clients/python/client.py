@@ -226,10 +226,7 @@ class Client:
         """
         if not names:
             return []
-        parsed = [topic_name(name) for name in names]
-        async with await self._open_reader(
-            names[0], LATEST, None, queue_size=0, topics=parsed
-        ) as reader:
+        async with await self._reader_of(names) as reader:
             return await reader.offset_ranges()
 
     async def ledgers(self, topic: str) -> list[TopicLedgers]:
@@ -240,6 +237,21 @@ class Client:
         await self._existing_partitions(topic)
         async with await self._open_reader(topic, LATEST, None, queue_size=0) as reader:
             return await reader.ledgers()
+
+    async def ledgers_of(self, names: Sequence[str]) -> list[TopicLedgers]:
+        """Return where the messages of topics and of partitions are stored, as `offsets_of` does.
+
+        This asks the brokers for no more than `offsets_of` alone.
+        """
+        if not names:
+            return []
+        async with await self._reader_of(names) as reader:
+            return await reader.ledgers()
+
+    async def _reader_of(self, names: Sequence[str]) -> Reader[bytes]:
+        """Return a reader that receives no message of topics without partitions, or partitions."""
+        parsed = [topic_name(name) for name in names]
+        return await self._open_reader(names[0], LATEST, None, queue_size=0, topics=parsed)
 
     async def _existing_partitions(self, topic: str) -> int:
         """Return the number of partitions of a topic, or of the topic to which a partition belongs.

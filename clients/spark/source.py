@@ -220,7 +220,8 @@ def asking(options: SourceOptions) -> "Iterator[TopicOffsets]":
 
 def held_by(options: SourceOptions, topics: "TopicOffsets") -> "Held":
     """Return the offsets that the topics of a batch query hold, and its archive."""
-    return _held(options, topics.held)
+    by_brokers = options.read_from == "brokers"
+    return _held(options, topics.held if by_brokers else topics.held_with_ledgers)
 
 
 def bounds(

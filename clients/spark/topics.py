@@ -24,7 +24,7 @@ from daybook.clients.python.errors import (
 )
 from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.messages import Offset
-from daybook.clients.python.reader import TopicLedgers
+from daybook.clients.python.reader import OffsetRange, TopicLedgers
 from daybook.clients.python.schemas.schema import SchemaInfo, SchemaVersion
 from daybook.clients.python.tls import TlsOptions
 from daybook.clients.python.topic_choice import TopicPattern
@@ -87,6 +87,7 @@ class TopicOffsets:
         self._tls = tls
         self._credentials = credentials
         self._client: blocking.Client | None = None
+        self._ledgers: dict[str, TopicLedgers] = {}  # that came with offsets, until they are taken
 
     @property
     def client(self) -> blocking.Client:
@@ -119,6 +120,19 @@ class TopicOffsets:
 
         Raise BrokerError.  A topic that does not exist is left out, and named in `missing`.
         """
+        return self._held(self.client.offsets_of)
+
+    def held_with_ledgers(self) -> Held:
+        """Return the same, and keep the ledgers for `ledgers`: brokers tell both in one answer."""
+        return self._held(self._offsets_with_ledgers)
+
+    def _offsets_with_ledgers(self, names: list[str]) -> list[OffsetRange]:
+        found = self.client.ledgers_of(names)
+        self._ledgers.update(zip(names, found, strict=True))
+        return [each.held for each in found]
+
+    def _held(self, ask: Callable[[list[str]], list[OffsetRange]]) -> Held:
+        self._ledgers.clear()
         missing: list[str] = []
         retained: dict[Partition, Retained] = {}
         stored_in: dict[Partition, str] = {}
@@ -126,7 +140,7 @@ class TopicOffsets:
         for topic in self._topics():
             try:
                 named = self._partitions(topic)
-                answers = self.client.offsets_of(list(named.values()))
+                answers = ask(list(named.values()))
             except TopicNotFoundError as error:
                 missing.append(str(error))
                 continue
@@ -138,6 +152,9 @@ class TopicOffsets:
 
     def ledgers(self, topic: str) -> TopicLedgers:
         """Return where the messages of a topic without partitions, or of a partition, are."""
+        known = self._ledgers.pop(topic, None)
+        if known is not None:
+            return known
         (found,) = self.client.ledgers(topic)
         return found
 

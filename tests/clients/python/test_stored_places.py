@@ -67,6 +67,8 @@ async def test_sealed_ledgers_have_offsets_and_the_address_is_told(
             (5, 0, 2, 2),
             (6, 2, 4, 2),
         ]
+        assert await client.ledgers_of(["t"]) == [found]
+        assert await client.ledgers_of([]) == []
 
 
 async def test_a_broker_that_does_not_know_the_question_tells_no_ledgers() -> None:
