@@ -1,6 +1,6 @@
 """Measures many topics: the first message to each, and the takeover when their broker is killed.
 
-    python -m bench.many_topics [--topics 600] [--py-spy PATH --to DIRECTORY]
+    python -m bench.many_topics [--topics 600] [--real-time] [--py-spy PATH --to DIRECTORY]
 
 Two brokers and three bookies serve the topics.  A client opens a producer for each topic and sends
 one message, 48 topics at a time.  Then the broker of topic 0 is killed, and each producer sends
@@ -8,7 +8,8 @@ again.  For each step the program prints the time, the topics a second, and for 
 loaded: the milliseconds of processor by kind of process, the requests that ZooKeeper has received,
 and the syncs of all bookies.  A request to ZooKeeper may carry several writes.
 
-On a busy machine only processor and requests can be compared.  With `--py-spy`, a profile of each
+On a busy machine, processor and requests can be compared, and times only with `--real-time`: it
+needs root, and lets all other programs wait while a step runs.  With `--py-spy`, a profile of each
 broker is written for each step.
 """
 
@@ -20,7 +21,7 @@ import socket
 import subprocess
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import trio
@@ -46,10 +47,11 @@ def name_of(number: int) -> str:
 class Measurement:
     """The figures of one cluster; `step` prints those of one step."""
 
-    def __init__(self, cluster: StandaloneProcess, spy: str, to: Path) -> None:
+    def __init__(self, cluster: StandaloneProcess, options: argparse.Namespace) -> None:
         self._cluster = cluster
-        self._spy = spy
-        self._to = to
+        self._real_time: bool = options.real_time
+        self._spy: str = options.spy
+        self._to: Path = options.to
         self._network = TcpNetwork()
         self._ms: dict[str, float] = {}  # processor by part, as it was known last
 
@@ -57,15 +59,27 @@ class Measurement:
     async def step(self, name: str, loads: Callable[[], int]) -> AsyncGenerator[None]:
         """Measure a block.  `loads` returns at its end how many topics were loaded in it."""
         spies = await self._start_spies(name)
-        before, began = await self._used(), time.monotonic()
-        yield
-        took_s, after, count = time.monotonic() - began, await self._used(), loads()
+        before = await self._used()
+        if self._real_time:
+            await self._schedule(os.SCHED_RR, 1)
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            took_s = time.monotonic() - began
+            if self._real_time:
+                await self._schedule(os.SCHED_OTHER, 0)
+        after, count = await self._used(), loads()
         for spy in spies:
             spy.send_signal(signal.SIGINT)
             spy.wait()
         each = {what: (used - before.get(what, 0.0)) / count for what, used in after.items()}
         figures = ", ".join(f"{what} {figure:.2f}" for what, figure in sorted(each.items()))
         print(f"{name}: {count} in {took_s:.1f} s = {count / took_s:.0f}/s; each: {figures}")
+
+    async def _schedule(self, policy: int, priority: int) -> None:
+        for pid in [os.getpid(), *(await pids(self._cluster)).values()]:
+            _schedule(pid, policy, priority)
 
     async def _used(self) -> dict[str, float]:
         """Return what the parts have used so far; a part that was killed keeps its last figure."""
@@ -108,6 +122,13 @@ def _spy(command: Sequence[str]) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(command, stdout=null, stderr=null)
 
 
+def _schedule(pid: int, policy: int, priority: int) -> None:
+    """Let the scheduler treat all threads of a process that way; 0: it is down."""
+    for thread in Path(f"/proc/{pid}/task").glob("[0-9]*") if pid else ():
+        with suppress(ProcessLookupError):
+            os.sched_setscheduler(int(thread.name), policy, os.sched_param(priority))
+
+
 def _received(zookeeper: str) -> float:
     """Return the number of requests that ZooKeeper has received."""
     host, _, port = zookeeper.partition("/")[0].rpartition(":")
@@ -121,9 +142,10 @@ def _received(zookeeper: str) -> float:
     return float(found[1])
 
 
-async def measure(cluster: StandaloneProcess, topics: int, spy: str, to: Path) -> None:
+async def measure(cluster: StandaloneProcess, options: argparse.Namespace) -> None:
+    topics: int = options.topics
     numbers = range(topics)
-    figures = Measurement(cluster, spy, to)
+    figures = Measurement(cluster, options)
     producers: dict[int, Producer] = {}
     async with connect(cluster.service_url) as client:
         async with figures.step("first message", lambda: topics):
@@ -160,11 +182,12 @@ def _opening(client: Client, producers: dict[int, Producer]) -> Callable[[int], 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.many_topics")
     parser.add_argument("--topics", type=int, default=600)
+    parser.add_argument("--real-time", action="store_true")
     parser.add_argument("--py-spy", default="", dest="spy")
     parser.add_argument("--to", type=Path, default=Path())
     options = parser.parse_args()
     with StandaloneProcess(options=["--set=broker.session_timeout_s=2"]) as cluster:
-        trio.run(measure, cluster, options.topics, options.spy, options.to)
+        trio.run(measure, cluster, options)
 
 
 if __name__ == "__main__":

@@ -188,11 +188,14 @@ class ManagedLedgers:
         if condition is None:
             await store.create(path, content, make_parents=True)
             return
-        parent = parent_of(path)
-        if await store.get(parent) is None:
+        operations: list[Operation] = [condition, Create(path, content)]
+        try:
+            await store.multi(operations)
+        except NoRecordError:
+            # The record of the condition is missing, or this is the first log below its parent.
             with suppress(RecordExistsError):
-                await store.create(parent, b"", make_parents=True)
-        await store.multi([condition, Create(path, content)])
+                await store.create(parent_of(path), b"", make_parents=True)
+            await store.multi(operations)
 
     async def _has(self, path: str, content: bytes) -> bool:
         found = await self._context.read_newest(path)

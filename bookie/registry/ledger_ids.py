@@ -10,7 +10,8 @@ ledger's record is described in `bookie.ledger.metadata`.
 """
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 
 import trio
 
@@ -19,14 +20,17 @@ from daybook.bookie.registry.layout import ensure_record
 from daybook.bookie.registry.paths import SHORT_ID_MAX, LedgerPaths
 from daybook.wire.metadata.store import (
     ANY,
+    Delete,
     MetadataError,
     MetadataStore,
     NoRecordError,
+    NotEmptyError,
     OutcomeUnknownError,
 )
 
 _ID_ATTEMPTS = 5
 _LONG_GENERATIONS_KEPT = 3
+_DELETIONS_MAX = 100  # in one request
 
 
 class LedgerIds:
@@ -43,17 +47,19 @@ class LedgerIds:
         self._paths = paths
         self._are_short = False  # There was no `idgen-long`, and its watch has not fired since.
         self._fired = 0
+        self._served: list[str] = []  # records to be deleted, since they only served to count
+        self._deleting = False  # a task of the janitor deletes them
 
     async def new(self, janitor: trio.Nursery) -> int:
         """Return an id that no ledger has had.  Ids may be skipped.
 
-        Tasks in `janitor` delete the records that only served to count.
+        A task in `janitor` deletes the records that only served to count.
         """
         if self._are_short or await self._read_are_short():
-            number = await _count(self._store, f"{self._paths.idgen}/ID-", janitor)
+            number = await self._count(f"{self._paths.idgen}/ID-", janitor)
             if 0 <= number <= SHORT_ID_MAX:
                 return number
-        return await _new_long_id(self._store, self._paths, janitor)
+        return await self._new_long(janitor)
 
     async def _read_are_short(self) -> bool:
         fired = self._fired
@@ -66,43 +72,67 @@ class LedgerIds:
         self._fired += 1
         self._are_short = False
 
+    async def _new_long(self, janitor: trio.Nursery) -> int:
+        """Return generation << 32 | count.  When a count is used up, the next one begins."""
+        store, root = self._store, self._paths.idgen_long
+        while True:
+            names = await store.get_children(root) or []
+            generations = sorted(int(n[4:]) for n in names if re.fullmatch(r"HOB-\d{10}", n))
+            generation = generations[-1] if generations else 1
+            number = await self._count(f"{root}/HOB-{generation:010d}/ID-", janitor)
+            if 0 <= number <= SHORT_ID_MAX:
+                return generation << 32 | number
+            await ensure_record(store, f"{root}/HOB-{generation + 1:010d}", b"")
+            for old in generations[: 1 - _LONG_GENERATIONS_KEPT]:
+                self._delete_later(f"{root}/HOB-{old:010d}", janitor)
 
-async def _new_long_id(store: MetadataStore, paths: LedgerPaths, janitor: trio.Nursery) -> int:
-    """Return generation << 32 | count.  When a count is used up, the next generation begins."""
-    while True:
-        names = await store.get_children(paths.idgen_long) or []
-        generations = sorted(int(n[4:]) for n in names if re.fullmatch(r"HOB-\d{10}", n))
-        generation = generations[-1] if generations else 1
-        prefix = f"{paths.idgen_long}/HOB-{generation:010d}/ID-"
-        number = await _count(store, prefix, janitor)
-        if 0 <= number <= SHORT_ID_MAX:
-            return generation << 32 | number
-        await ensure_record(store, f"{paths.idgen_long}/HOB-{generation + 1:010d}", b"")
-        for old in generations[: 1 - _LONG_GENERATIONS_KEPT]:
-            janitor.start_soon(_tidy, store, f"{paths.idgen_long}/HOB-{old:010d}")
+    async def _count(self, prefix: str, janitor: trio.Nursery) -> int:
+        """Return the number that the store gives to a new record; it is negative on overflow."""
+        for attempt in range(_ID_ATTEMPTS):
+            try:
+                path = await self._store.create(
+                    prefix, b"", ephemeral=True, sequential=True, make_parents=True
+                )
+            except OutcomeUnknownError:
+                if attempt + 1 == _ID_ATTEMPTS:
+                    raise
+                continue  # That number is skipped; its record is deleted with the session.
+            self._delete_later(path, janitor)
+            return int(path[len(prefix) :])
+        raise AssertionError("the loop above returns or raises")
 
+    # -- records that have served
 
-async def _count(store: MetadataStore, prefix: str, janitor: trio.Nursery) -> int:
-    """Return the number that the store gives to a new record; it becomes negative on overflow."""
-    for attempt in range(_ID_ATTEMPTS):
+    def _delete_later(self, path: str, janitor: trio.Nursery) -> None:
+        """Delete a record soon.  Those that come while a deletion is under way share the next."""
+        self._served.append(path)
+        if not self._deleting:
+            self._deleting = True
+            janitor.start_soon(self._delete_served)
+
+    async def _delete_served(self) -> None:
         try:
-            path = await store.create(
-                prefix, b"", ephemeral=True, sequential=True, make_parents=True
-            )
-        except OutcomeUnknownError:
-            if attempt + 1 == _ID_ATTEMPTS:
-                raise
-            continue  # That number is skipped; its record is deleted with the session.
-        janitor.start_soon(_tidy, store, path)
-        return int(path[len(prefix) :])
-    raise AssertionError("the loop above returns or raises")
+            while self._served:
+                paths, self._served = self._served[:_DELETIONS_MAX], self._served[_DELETIONS_MAX:]
+                await _delete_all(self._store, paths)
+        finally:
+            self._deleting = False
 
 
-async def _tidy(store: MetadataStore, path: str) -> None:
-    try:
-        await store.delete(path, ANY)
-    except MetadataError:
-        return  # The record of a number is ephemeral: it ends with the session in any case.
+async def _delete_all(store: MetadataStore, paths: Sequence[str]) -> None:
+    """Delete records.  One that cannot be deleted stays; the record of a number is ephemeral."""
+    if len(paths) > 1:
+        try:
+            await store.multi([Delete(path, ANY) for path in paths])
+        except (NoRecordError, NotEmptyError):
+            pass  # Nothing was done, because one of them is gone or has children.
+        except MetadataError:
+            return
+        else:
+            return
+    for path in paths:
+        with suppress(MetadataError):
+            await store.delete(path, ANY)
 
 
 async def prune_parents(store: MetadataStore, paths: LedgerPaths, ledger_id: int) -> None:

@@ -45,6 +45,7 @@ from daybook.wire.metadata.store import (
     MetadataError,
     MetadataStore,
     NoRecordError,
+    Record,
     RecordExistsError,
     SessionState,
     StoreUnavailableError,
@@ -468,14 +469,16 @@ class Policies:
             raise UnavailableError(f"{what} cannot be changed now: {error}") from error
 
 
-async def live_namespace(store: MetadataStore, namespace: str) -> Check:
+async def live_namespace(get: Callable[[str], Awaitable[Record | None]], namespace: str) -> Check:
     """Return the condition that the namespace exists, and is not being deleted.
+
+    `get` reads a record of the store.
 
     Raise NotFoundError, ConflictError, UnavailableError.
     """
     path = records.policies_path(namespace)
     try:
-        record = await store.get(path)
+        record = await get(path)
     except StoreUnavailableError as error:
         raise UnavailableError(f"{path} cannot be read now: {error}") from error
     if record is None:

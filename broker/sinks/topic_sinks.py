@@ -105,7 +105,7 @@ class TopicSinks:
     async def look(self) -> None:
         """Start what is to be applied.  An error of the metadata store waits for the next look."""
         with suppress(MetadataError, SinkError):
-            pending = await self._sinks.pending_of(self._topic.name.full)
+            pending = await self._sinks.shared_pending_of(self._topic.name.full)
             for sink_id, each in pending.items():
                 if not each.applied:
                     self._start(sink_id)

@@ -65,7 +65,7 @@ async def grow(
     subscriptions: Subscriptions = {}
     conflicts = 0
     while conflicts < _CONFLICTS_MAX:
-        namespace = await live_namespace(store, topic.namespace)
+        namespace = await live_namespace(store.get, topic.namespace)
         record = await _topic_record(store, topic)
         present = _decoded(record)
         wanted = check(present)

@@ -63,6 +63,9 @@ class Loads:
         self._log = LogLimiter(log)
         self._places = trio.CapacityLimiter(limits.at_once)
         self._under_way: dict[str, Load] = {}
+        # The loads that have a place, in order, and when each of them counts as slow.
+        self._slow_at_s: dict[Load, float] = {}
+        self._watching = False
 
     def __len__(self) -> int:
         return len(self._under_way)
@@ -96,22 +99,36 @@ class Loads:
     async def _place(self, load: Load) -> AsyncGenerator[None]:
         """Hold one of the places, until the load has ended or turns out to be slow."""
         await self._places.acquire_on_behalf_of(load)
-        held = trio.CancelScope()
-
-        async def watch() -> None:
-            try:
-                with held:
-                    await trio.sleep(self._limits.slow_s)
-                    self._tell(load)
-            finally:
-                self._places.release_on_behalf_of(load)
-
+        self._slow_at_s[load] = trio.current_time() + self._limits.slow_s
         load.step("reading its policies")
-        self._start(watch)
+        if not self._watching:
+            self._watching = True
+            self._start(self._watch)
         try:
             yield
         finally:
-            held.cancel()
+            self._give_back(load)
+
+    def _give_back(self, load: Load) -> None:
+        """Give the place of a load to others, if the load still has it."""
+        if self._slow_at_s.pop(load, None) is not None:
+            self._places.release_on_behalf_of(load)
+
+    async def _watch(self) -> None:
+        """Give the places of slow loads to others, for as long as any load has a place.
+
+        One task for all loads costs less than one for each.
+        """
+        try:
+            while self._slow_at_s:
+                load, slow_at_s = next(iter(self._slow_at_s.items()))
+                if trio.current_time() < slow_at_s:
+                    await trio.sleep_until(slow_at_s)
+                else:
+                    self._tell(load)
+                    self._give_back(load)
+        finally:
+            self._watching = False
 
     def _tell(self, load: Load) -> None:
         self._log.info(

@@ -63,6 +63,7 @@ from daybook.managed_ledger.sinks.progress import (
 )
 from daybook.wire.errors import WireError
 from daybook.wire.logging import Log
+from daybook.wire.metadata.shared_reads import SharedReads
 from daybook.wire.metadata.store import (
     Check,
     MetadataError,
@@ -115,6 +116,8 @@ class LogConfigs:
     ) -> None:
         """`base` has the values for which there is no setting."""
         self._store = store
+        # Many topics of a namespace may be created at the same time.
+        self._shared_reads = SharedReads(store.get)
         self._paths = paths
         self._policies = policies
         self._config = config
@@ -149,7 +152,7 @@ class LogConfigs:
         Its deletion might miss a log that is created without this condition.  Raise NotFoundError,
         ConflictError, UnavailableError.
         """
-        return await live_namespace(self._store, namespace)
+        return await live_namespace(self._shared_reads.get, namespace)
 
     async def quorums(self, topic: TopicName) -> Quorums:
         """Return the quorums of new ledgers.  Raise NotFoundError or UnavailableError."""

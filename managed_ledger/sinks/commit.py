@@ -13,6 +13,7 @@ the outcome cannot be known now, LedgerError or MetadataError is raised, and the
 call.
 """
 
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -52,6 +53,7 @@ from daybook.managed_ledger.sinks.record import (
     sink_id_of,
 )
 from daybook.managed_ledger.sinks.staging import HASH_MASK, StagingEnd, check_same_partitions
+from daybook.wire.metadata.shared_reads import SharedReads
 from daybook.wire.metadata.store import (
     ANY,
     REQUEST_BYTES_MAX,
@@ -163,6 +165,7 @@ class Sinks:
         self.ledgers = ledgers
         self._rng = rng
         self._quorums = quorums
+        self._pending_topics = SharedReads(store.get_children)
         self._reserving = trio.Lock()  # Requests at the same time must not exceed a limit together.
 
     def new_id(self) -> str:
@@ -246,6 +249,18 @@ class Sinks:
             if record is not None:
                 found[sink_id_of(node)] = decode_pending(record.value, path)
         return found
+
+    async def shared_pending_of(self, topic: str) -> dict[str, PendingBatch]:
+        """Return what `pending_of` does; topics that are loaded together share a read.
+
+        Few topics have pending nodes, and each of those has a record below one parent.
+        """
+        topics = await self._pending_topics.get(PENDING) or []
+        encoded = pending_root(topic).rpartition("/")[2]
+        at = bisect_left(topics, encoded)
+        if at == len(topics) or topics[at] != encoded:
+            return {}
+        return await self.pending_of(topic)
 
     async def has_pending(self, topic: str) -> bool:
         """Return True if a batch is to be applied to the topic partition, as of now."""

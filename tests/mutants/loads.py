@@ -9,6 +9,8 @@ _KAZOO = "daybook.wire.metadata.kazoo_connection"
 _KAZOO_TESTS = "tests:tests/wire/metadata/test_kazoo_connection.py"
 _SYNC_TESTS = "tests:tests/wire/metadata/test_shared_sync.py"
 _GROUP_TESTS = "tests:tests/wire/metadata/test_write_groups.py"
+_IDS = "daybook.bookie.registry.ledger_ids"
+_ID_TESTS = "tests:tests/bookie/registry/test_ledger_ids.py"
 _REQUEST_TESTS = "tests:tests/wire/metadata/test_requests.py"
 _RECOVERY_TESTS = "tests:tests/bookie/ledger/test_recovery_scenarios.py"
 
@@ -169,5 +171,37 @@ MUTANTS = [
             "kept = self._callbacks.copy(); self._call_back()\n    self._callbacks = kept",
         ),
         caught_by=_REQUEST_TESTS,
+    ),
+    Mutant(
+        id="LR18",
+        rule="a record that is gone keeps no other that shares its deletion -> all stay",
+        module=_IDS,
+        name="_delete_all",
+        replacement=Edit("except (NoRecordError, NotEmptyError):", "except ():"),
+        caught_by=_ID_TESTS,
+    ),
+    Mutant(
+        id="LR19",
+        rule="a record that comes during a deletion is in the next one -> it stays",
+        module=_IDS,
+        name="LedgerIds._delete_served",
+        replacement=Edit("while self._served:", "if self._served:"),
+        caught_by=_ID_TESTS,
+    ),
+    Mutant(
+        id="LR20",
+        rule="a topic that is loaded finds its pending batches by one read of all topics -> not",
+        module="daybook.managed_ledger.sinks.commit",
+        name="Sinks.shared_pending_of",
+        replacement=Edit("topics[at] != encoded", "True"),
+        caught_by="tests:tests/broker/sinks/test_faults.py -k owner_is_killed",
+    ),
+    Mutant(
+        id="LR21",
+        rule="the first log of a namespace gets its parent -> it cannot be created",
+        module="daybook.managed_ledger.open",
+        name="ManagedLedgers._create_record",
+        replacement=Edit('await store.create(parent_of(path), b"", make_parents=True)', "pass"),
+        caught_by="tests:tests/broker/control/test_namespaces_that_are_deleted.py",
     ),
 ]

@@ -93,13 +93,13 @@ MUTANTS = [
     Mutant(
         id="RQ08",
         rule="a shared read begins after all its callers have asked -> before",
-        module="daybook.broker.service.lookup",
+        module="daybook.wire.metadata.shared_reads",
         name="SharedReads.get",
         replacement=Edit(
             "shared = self._next.get(path)",
             "shared = self._next.get(path) or self._current.get(path)",
         ),
-        caught_by="tests:tests/broker/test_shared_reads.py",
+        caught_by="tests:tests/wire/metadata/test_shared_reads.py",
     ),
     Mutant(
         id="RQ09",

@@ -1,7 +1,7 @@
 """No ledger id is given twice, and a listing misses none."""
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 import trio
@@ -12,7 +12,7 @@ from daybook.bookie.registry.layout import ensure_layout
 from daybook.bookie.registry.ledger_ids import LedgerIds, list_ledgers, prune_parents
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.wire.metadata.memory import MemorySession
-from daybook.wire.metadata.store import Record, StoreUnavailableError, Watch
+from daybook.wire.metadata.store import ANY, Operation, Record, StoreUnavailableError, Watch
 
 PATHS = LedgerPaths()
 
@@ -95,6 +95,51 @@ async def test_a_watch_that_fires_before_the_answer_counts(
     async with trio.open_nursery() as nursery:
         assert await ids.new(nursery) == 0
         assert await ids.new(nursery) == 1 << 32
+
+
+async def count_quickly(
+    store: MemorySession, monkeypatch: pytest.MonkeyPatch, *, loses: bool = False
+) -> list[int]:
+    """Allocate twenty ids while deletions take long; return the sizes of those that are shared.
+
+    With `loses`, somebody else deletes a record of each shared deletion first.
+    """
+    sizes, multi, delete = list[int](), store.multi, store.delete
+
+    async def slow_multi(operations: Sequence[Operation]) -> list[int]:
+        sizes.append(len(operations))
+        await trio.sleep(1)
+        if loses:
+            await delete(operations[0].path, ANY)
+        return await multi(operations)
+
+    async def slow_delete(path: str, version: int) -> None:
+        await trio.sleep(1)
+        await delete(path, version)
+
+    monkeypatch.setattr(store, "multi", slow_multi)
+    monkeypatch.setattr(store, "delete", slow_delete)
+    ids = LedgerIds(store, PATHS)
+    async with trio.open_nursery() as janitor:
+        for number in range(20):
+            assert await ids.new(janitor) == number
+            await trio.sleep(0.1)
+    return sizes
+
+
+async def test_records_that_come_during_a_deletion_share_the_next_one(
+    store: MemorySession, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    sizes = await count_quickly(store, monkeypatch)
+    assert sizes[0] > 5, sizes
+    assert await store.get_children("/ledgers/idgen") == []
+
+
+async def test_a_record_that_is_gone_does_not_keep_those_that_share_its_deletion(
+    store: MemorySession, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    assert await count_quickly(store, monkeypatch, loses=True)
+    assert await store.get_children("/ledgers/idgen") == []
 
 
 def overflow(store: MemorySession, monkeypatch: pytest.MonkeyPatch, where: str) -> None:

@@ -4,8 +4,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from daybook.broker.service.lookup import SharedReads
-from daybook.wire.metadata.store import MetadataStore, Record, Stat, StoreUnavailableError
+from daybook.wire.metadata.shared_reads import SharedReads
+from daybook.wire.metadata.store import Record, Stat, StoreUnavailableError
 
 
 class SlowStore:
@@ -24,9 +24,8 @@ class SlowStore:
         return Record(value, Stat(0, 0, 0, 0, 0, 0, 0, 0))
 
 
-def shared(store: SlowStore) -> SharedReads:
-    as_store: MetadataStore = store  # type: ignore[assignment]
-    return SharedReads(as_store)
+def shared(store: SlowStore) -> SharedReads[Record]:
+    return SharedReads(store.get)
 
 
 async def test_those_who_ask_together_share_a_read(autojump_clock: MockClock) -> None:
