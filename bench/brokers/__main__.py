@@ -75,8 +75,10 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="daybook-brokers-", dir=limit.data_dir()) as directory,
         Run(systems, Path(directory), sizes, sys.executable) as run,
     ):
-        for name, system in run.systems.items():
-            console.print(f"{name}: {system.settings}")
+        settings = {name: system.settings for name, system in run.systems.items()}
+        for name, text in settings.items():
+            console.print(f"{name}: {text}")
+        results["settings"] = settings
         warm_up(run)
         for name in arguments.cases or CASES:
             began = time.monotonic()

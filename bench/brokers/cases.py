@@ -89,9 +89,10 @@ def reading(run: Run, kind: str, system: System, how: str) -> Turn:
 
     def fill() -> None:
         load = run.load(_java(system), system)
-        # The subscription keeps the messages until the end of the run.
-        what = Sending(1024, "usual", subscriptions=0)
+        # Kafka's usual batches of 16 KB would take minutes, with a sync for each of them.
+        what = Sending(1024, "large" if system.name == KAFKA else "usual")
         with load.opened(on=system.name, **what.opened(_BACKLOG)):
+            # This subscription keeps the messages until the end of the run.
             load.do("read", on=system.name, topic=_BACKLOG, subscription="kept", messages=0)
             load.do("send", on=system.name, rate=0, seconds=0, messages=messages)
 

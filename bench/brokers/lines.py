@@ -14,8 +14,8 @@ from rich.table import Table
 DAYBOOK, PULSAR, KAFKA = SYSTEMS = ("Daybook", "Pulsar", "Kafka")
 LIMIT = "limit"  # the bound of the machine, in the same unit
 # Figures about the conditions of a turn, in a table of their own.
-OTHERS = "others, cores"
-CONDITIONS = ("servers waited", "client waited", OTHERS)
+IDLE, OTHERS = "idle systems, cores", "others, cores"
+CONDITIONS = ("servers waited", "client waited", IDLE, OTHERS)
 _DISTURBED_CORES = 0.2
 
 
@@ -112,8 +112,8 @@ def conditions(lines: Sequence[Line], systems: Sequence[str]) -> Table:
     """Return the table of how far the turns were disturbed."""
     table = Table(
         *("case", "", *systems),
-        title="waited: threads that were ready and had no core, on average; others: cores of other"
-        " programs",
+        title="waited: threads that were ready and had no core, on average; idle systems: those"
+        " whose turn it was not; others: other programs",
     )
     for line in lines:
         if line.figure in CONDITIONS:

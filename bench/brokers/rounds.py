@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from bench.bookie import cpu_seconds
-from bench.brokers.lines import LIMIT, OTHERS, Lines
+from bench.brokers.lines import IDLE, LIMIT, OTHERS, Lines
 from bench.brokers.loads import JAVA, KAFKA_JAVA, OWN_PYTHON, PULSAR_PYTHON, Load
 from bench.brokers.systems import KINDS, System
 from bench.spark.lines import Used
@@ -57,6 +57,7 @@ class Turn:
     messages: int = 0
     servers: Used = field(default_factory=Used)
     client: Used = field(default_factory=Used)
+    idle: Used = field(default_factory=Used)  # the servers of the systems whose turn it is not
 
     def all_figures(self) -> dict[str, float]:
         """Return the figures, those of the processor and of the conditions among them."""
@@ -71,8 +72,10 @@ class Turn:
             took_s = self.servers.took_s
             found["servers waited"] = self.servers.waited_s / took_s
             found["client waited"] = self.client.waited_s / took_s
+            idle_s = sum(self.idle.by_kind.values())
+            found[IDLE] = idle_s / took_s
             # Other programs: all that is neither a server nor the client.
-            others_s = self.servers.others_s - sum(self.client.by_kind.values())
+            others_s = self.servers.others_s - sum(self.client.by_kind.values()) - idle_s
             found[OTHERS] = max(0.0, others_s) / took_s
         return found
 
@@ -133,9 +136,14 @@ class Run:
     def measure(self, turn: Turn, load: Load, system: System, work: Callable[[], None]) -> None:
         """Do the work, and note in the turn what servers and client used."""
         pids = system.pids()
-        with used(lambda: pids) as servers, used(lambda: {"client": load.pids}) as client:
+        idle_pids = self._pids(without=system)
+        with (
+            used(lambda: {"idle": idle_pids}) as idle,
+            used(lambda: pids) as servers,
+            used(lambda: {"client": load.pids}) as client,
+        ):
             work()
-        turn.servers, turn.client = servers, client
+        turn.servers, turn.client, turn.idle = servers, client, idle
 
     def take_turns(
         self,
@@ -159,9 +167,7 @@ class Run:
 
     def settle(self) -> None:
         """Return when the servers have done their postponed work, and it is on the disk."""
-        pids = [
-            pid for each in self.systems.values() for some in each.pids().values() for pid in some
-        ]
+        pids = self._pids()
         deadline = time.monotonic() + _PATIENCE_S
         while True:
             before = sum(map(cpu_seconds, pids))
@@ -170,3 +176,8 @@ class Run:
             if busy < _QUIET_CORES or time.monotonic() > deadline:
                 break
         os.sync()
+
+    def _pids(self, *, without: System | None = None) -> list[int]:
+        """Return the servers of all systems, or of all others."""
+        systems = (system for system in self.systems.values() if system is not without)
+        return [pid for system in systems for some in system.pids().values() for pid in some]

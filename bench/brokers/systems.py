@@ -11,14 +11,15 @@ background of Pulsar's bookies; Daybook's have their defaults.
 
 import base64
 import os
-import socket
 import subprocess
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from random import Random
 from typing import Protocol
 
 from bench.brokers.lines import DAYBOOK, KAFKA, PULSAR
+from daybook.clients.cli.ports import PortChooser
 from daybook.clients.testing.standalone import ANY_PORTS, StandaloneProcess
 from tests.harness.processes import Process, end, is_open, start, wait_until
 from tests.interop.apache import Apache, kafka_here, pulsar_broker_here
@@ -168,8 +169,10 @@ class Kafka:
 
     def __init__(self, directory: Path) -> None:
         apache = kafka_here()
-        ports = _free_ports(2 * BOOKIES)
-        self._ports, controllers = ports[:BOOKIES], ports[BOOKIES:]
+        # No other cluster may choose these ports while the brokers start.
+        chooser = PortChooser(Random())
+        self._ports = [chooser.any() for _ in range(BOOKIES)]
+        controllers = [chooser.any() for _ in range(BOOKIES)]
         voters = ",".join(f"{n}@127.0.0.1:{port}" for n, port in enumerate(controllers, 1))
         # Kafka wants an id of 16 bytes that does not begin with "-".
         cluster = base64.urlsafe_b64encode(b"d" + os.urandom(15)).decode().rstrip("=")
@@ -188,13 +191,15 @@ class Kafka:
             )
         _format(apache, homes, cluster)
         with ExitStack() as stack:
+            stack.enter_context(chooser).release()
             for home in homes:
                 words = ("kafka.Kafka", str(_settings(home)))
                 command = apache.command(home, *words, jvm=_KAFKA_JVM)
                 process = start(command, home / "log.txt")
                 stack.callback(end, process)
                 self._processes.append(process)
-            wait_until(lambda: all(map(self._answers, self._processes, self._ports)), "Kafka")
+            brokers = list(zip(homes, self._processes, self._ports, strict=True))
+            wait_until(lambda: all(_answers(*broker) for broker in brokers), "Kafka")
             self._stack = stack.pop_all()
 
     @property
@@ -207,9 +212,10 @@ class Kafka:
     def close(self) -> None:
         self._stack.close()
 
-    def _answers(self, process: Process, port: int) -> bool:
-        assert process.poll() is None, "a broker of Kafka has ended: its log says why"
-        return is_open(port)
+
+def _answers(home: Path, process: Process, port: int) -> bool:
+    assert process.poll() is None, (home / "log.txt").read_text()[-4000:]
+    return is_open(port)
 
 
 def _settings(home: Path) -> Path:
@@ -225,14 +231,6 @@ def _format(apache: Apache, homes: Sequence[Path], cluster: str) -> None:
     for home, process in processes:
         process.communicate()
         assert process.returncode == 0, (home / "format.txt").read_text()
-
-
-def _free_ports(count: int) -> Sequence[int]:
-    with ExitStack() as stack:  # all at once, so that they differ
-        servers = [
-            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
-        ]
-        return [int(server.getsockname()[1]) for server in servers]
 
 
 KINDS: dict[str, type[Daybook] | type[Pulsar] | type[Kafka]] = {

@@ -95,6 +95,7 @@ def test_a_turn_tells_the_processor_time_of_a_message_and_who_waited() -> None:
         messages=1000,
         servers=Used(2.0, {"broker": 0.2, "bookie": 0.3, "zookeeper": 0.1}, 0.5, others_s=0.9),
         client=Used(2.0, {"client": 0.4}, 0.1, others_s=1.1),
+        idle=Used(2.0, {"idle": 0.1}, others_s=1.4),
     )
     found = turn.all_figures()
     assert found == pytest.approx(
@@ -106,7 +107,8 @@ def test_a_turn_tells_the_processor_time_of_a_message_and_who_waited() -> None:
             "client, us/message": 400,
             "servers waited": 0.25,
             "client waited": 0.05,
-            "others, cores": 0.25,  # without the client, which is no server
+            "idle systems, cores": 0.05,
+            "others, cores": 0.2,  # without the client and the idle systems
         }
     )
 
