@@ -194,11 +194,6 @@ class BrokerMetrics:
             yield family
 
     def _broker(self, stats: list[_Row]) -> Iterator[Metric]:
-        def gauge(name: str, text: str, value: float) -> Metric:
-            metric = GaugeMetricFamily(name, text, labels=("cluster",))
-            metric.add_metric((self._cluster,), value)
-            return metric
-
         info = GaugeMetricFamily(
             "pulsar_version_info",
             "Always 1; the label `version` is the version of the broker.",
@@ -206,7 +201,20 @@ class BrokerMetrics:
         )
         info.add_metric((self._cluster, __version__), 1)
         yield info
-        each = [s for _, s in stats]
+        yield from self._of_all_topics([one for _, one in stats])
+        yield from self._of_host()
+        yield from self._of_work()
+        yield from self._of_bugs()
+        yield from self._of_bookies()
+        yield from self._of_stalls()
+
+    def _gauge(self, name: str, text: str, value: float) -> Metric:
+        metric = GaugeMetricFamily(name, text, labels=("cluster",))
+        metric.add_metric((self._cluster,), value)
+        return metric
+
+    def _of_all_topics(self, each: list[TopicStats]) -> Iterator[Metric]:
+        """Yield sums over all topics that this broker has loaded."""
         subscriptions = [s for one in each for s in one.subscriptions.values()]
         for name, text, value in (
             ("topics_count", "Topics that this broker has loaded.", len(each)),
@@ -232,32 +240,38 @@ class BrokerMetrics:
             ("msg_backlog", _BACKLOG, sum(s.msg_backlog for s in subscriptions)),
             ("storage_size", _STORED, sum(s.storage_size for s in each)),
         ):
-            yield gauge(f"pulsar_broker_{name}", text, value)
-        owned, in_contact = len(self._ownership.owned), self._ownership.contact
-        yield gauge(
-            "daybook_broker_connections", "Open client connections.", self._clients.connections
-        )
-        yield gauge("daybook_broker_bundles", "Bundles of topics that this broker owns.", owned)
-        yield gauge(
-            "daybook_broker_in_contact",
-            "1 while this broker is in contact with the metadata store, else 0.",
-            in_contact,
-        )
+            yield self._gauge(f"pulsar_broker_{name}", text, value)
+
+    def _of_host(self) -> Iterator[Metric]:
+        """Yield what this broker holds now."""
         old = sum(
             cursor.old_records > 0
             for topic in self._topics.loaded.values()
             for cursor in topic.log.cursors.values()
         )
-        yield gauge(
-            "daybook_broker_cursors_pulsar_misreads",
-            "Loaded cursors with records of version 1, which a Pulsar broker misreads.",
-            old,
-        )
-        yield gauge(
-            "daybook_broker_arena_bytes",
-            "Memory of the receive buffers, in bytes.",
-            self._arenas.total_bytes,
-        )
+        for name, text, value in (
+            ("connections", "Open client connections.", self._clients.connections),
+            ("bundles", "Bundles of topics that this broker owns.", len(self._ownership.owned)),
+            (
+                "in_contact",
+                "1 while this broker is in contact with the metadata store, else 0.",
+                self._ownership.contact,
+            ),
+            (
+                "cursors_pulsar_misreads",
+                "Loaded cursors with records of version 1, which a Pulsar broker misreads.",
+                old,
+            ),
+            (
+                "arena_bytes",
+                "Memory of the receive buffers, in bytes.",
+                self._arenas.total_bytes,
+            ),
+        ):
+            yield self._gauge(f"daybook_broker_{name}", text, value)
+
+    def _of_work(self) -> Iterator[Metric]:
+        """Yield what this broker has done since it started."""
         for name, text, count in (
             (
                 "connections_refused",
@@ -283,6 +297,8 @@ class BrokerMetrics:
             counter = CounterMetricFamily(f"daybook_broker_{name}", text, labels=("cluster",))
             counter.add_metric((self._cluster,), count)
             yield counter
+
+    def _of_bugs(self) -> Iterator[Metric]:
         bugs = CounterMetricFamily(
             "daybook_broker_bugs",
             "Errors that nobody expected, each of which has ended a topic or a connection.",
@@ -291,8 +307,6 @@ class BrokerMetrics:
         bugs.add_metric((self._cluster, "topic"), self._topics.bugs.found)
         bugs.add_metric((self._cluster, "connection"), self._clients.bugs + self._requests.bugs)
         yield bugs
-        yield from self._of_bookies()
-        yield from self._of_stalls()
 
     def _of_bookies(self) -> Iterator[Metric]:
         away = self._bookies.quarantined()
@@ -349,9 +363,7 @@ class BrokerMetrics:
                 unacked.blocked,
             ),
         ):
-            gauge = GaugeMetricFamily(f"daybook_broker_{name}", text, labels=("cluster",))
-            gauge.add_metric((self._cluster,), value)
-            yield gauge
+            yield self._gauge(f"daybook_broker_{name}", text, value)
 
     def _of_requests(self) -> Iterator[Metric]:
         received = CounterMetricFamily(

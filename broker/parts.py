@@ -377,7 +377,7 @@ def make_admin_parts(
     attempts = StagingAttempts(
         sink_ledgers,
         stored.configs.default_quorums,
-        sinks.new_id,
+        sinks.records.new_id,
         lambda: min(config.max_message_size, on.client.entry_bytes_max()),
         log,
     )

@@ -72,11 +72,11 @@ if TYPE_CHECKING:
     from daybook.clients.python.interceptors import OutgoingMessage as OutgoingMessage
     from daybook.clients.python.interceptors import ProducerInterceptor as ProducerInterceptor
     from daybook.clients.python.limits import ClientLimits as ClientLimits
-    from daybook.clients.python.messages import EARLIEST as EARLIEST
-    from daybook.clients.python.messages import LATEST as LATEST
+    from daybook.clients.python.message_id import EARLIEST as EARLIEST
+    from daybook.clients.python.message_id import LATEST as LATEST
+    from daybook.clients.python.message_id import MessageId as MessageId
+    from daybook.clients.python.message_id import Offset as Offset
     from daybook.clients.python.messages import Message as Message
-    from daybook.clients.python.messages import MessageId as MessageId
-    from daybook.clients.python.messages import Offset as Offset
     from daybook.clients.python.producer import Producer as Producer
     from daybook.clients.python.protocol.letters import DeadLetterPolicy as DeadLetterPolicy
     from daybook.clients.python.reader import OffsetRange as OffsetRange
@@ -109,7 +109,8 @@ _NAMES = {
         ConsumerInterceptor OutgoingMessage ProducerInterceptor
     """,
     "daybook.clients.python.limits": "ClientLimits",
-    "daybook.clients.python.messages": "EARLIEST LATEST Message MessageId Offset",
+    "daybook.clients.python.message_id": "EARLIEST LATEST MessageId Offset",
+    "daybook.clients.python.messages": "Message",
     "daybook.clients.python.producer": "Producer",
     "daybook.clients.python.protocol.letters": "DeadLetterPolicy",
     "daybook.clients.python.reader": "OffsetRange Reader",

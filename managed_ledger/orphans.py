@@ -180,8 +180,8 @@ class _Pass:
         record = await self._context.read_newest(path)
         if record is None or log.created <= 0:
             return False
-        found, known = record.stat, (log.created, log.ledgers.version)
-        return (found.created_txid, found.version) == known
+        stat, known = record.stat, (log.created, log.ledgers.version)
+        return (stat.created_txid, stat.version) == known
 
     async def _is_of_gone(self, candidate: Candidate) -> bool:
         """Return True if the log has no list now, and had none in the last pass."""

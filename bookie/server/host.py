@@ -177,51 +177,65 @@ async def run_bookie(
         )
         permits = PermitRecord(disk, config.directories[0], config.authentication)
         await permits.check(new=identity.new, force=config.authentication_force)
-        admin_states = AdminStates(metadata, paths)
         limits = config.store_limits
         if store_limits is not None:
             limits = replace(store_limits, ack_early=limits.ack_early)
-        in_doubt = await _once_available(log, lambda: _in_doubt(identity, admin_states))
-        if in_doubt:
-            # The claim comes before the store writes the doubt into the directories.  Otherwise a
-            # start that ends there would leave data without a cookie, which no start accepts.
-            await identity.claim_directories()
-        process = f"{rng.getrandbits(128):032x}"
-        start_counter = StartCounter(
-            metadata,
-            paths,
-            disk,
-            identity.bookie_id,
-            config.directories,
-            process=process,
-            interval_s=config.position_interval_s,
-            log=log,
-        )
-        async with open_store(
-            disk=disk,
-            directories=config.directories,
-            index=index,
-            clock=clock,
-            limits=limits,
-            ask=partial(read_ledger_facts, metadata, paths),
-            in_doubt=in_doubt,
-            rebuild=partial(_log_rebuild, log),
-            is_behind=lambda ends: _once_available(log, lambda: start_counter.is_behind(ends)),
-        ) as store:
-            # The open store has made a doubt durable: only now may cookies and numbers be written.
-            await _once_available(log, identity.write_cookies)
-            await start_counter.count_start(store.log_ends())
-            marks = await replace_mark(disk, config.directories[0], process)
-            await permits.begin()
-            read_only_state = ReadOnlyState(disk, config.directories, store)
-            await read_only_state.load()
-            seams = _Seams(network, metadata, paths, disk, clock, rng, log, security, permits)
-            running = _assemble(
-                config, identity, listener, store, read_only_state, marks, start_counter, seams
-            )
-            await _serve(running, disk, listener, admin_states, task_status)
+        seams = _Seams(network, metadata, paths, disk, clock, rng, log, security, permits)
+        await _open_and_serve(config, seams, identity, listener, index, limits, task_status)
     finally:
         listener.close()
+
+
+async def _open_and_serve(
+    config: BookieConfig,
+    seams: "_Seams",
+    identity: Identity,
+    listener: Listener,
+    index: OpenIndex,
+    limits: StoreLimits,
+    task_status: trio.TaskStatus[RunningBookie],
+) -> None:
+    """Open the store of a bookie whose cookies are valid, and serve until cancelled."""
+    metadata, paths, disk, log = seams.metadata, seams.paths, seams.disk, seams.log
+    admin_states = AdminStates(metadata, paths)
+    in_doubt = await _once_available(log, lambda: _in_doubt(identity, admin_states))
+    if in_doubt:
+        # The claim comes before the store writes the doubt into the directories.  Otherwise a
+        # start that ends there would leave data without a cookie, which no start accepts.
+        await identity.claim_directories()
+    process = f"{seams.rng.getrandbits(128):032x}"
+    start_counter = StartCounter(
+        metadata,
+        paths,
+        disk,
+        identity.bookie_id,
+        config.directories,
+        process=process,
+        interval_s=config.position_interval_s,
+        log=log,
+    )
+    async with open_store(
+        disk=disk,
+        directories=config.directories,
+        index=index,
+        clock=seams.clock,
+        limits=limits,
+        ask=partial(read_ledger_facts, metadata, paths),
+        in_doubt=in_doubt,
+        rebuild=partial(_log_rebuild, log),
+        is_behind=lambda ends: _once_available(log, lambda: start_counter.is_behind(ends)),
+    ) as store:
+        # The open store has made a doubt durable: only now may cookies and numbers be written.
+        await _once_available(log, identity.write_cookies)
+        await start_counter.count_start(store.log_ends())
+        marks = await replace_mark(disk, config.directories[0], process)
+        await seams.permits.begin()
+        read_only_state = ReadOnlyState(disk, config.directories, store)
+        await read_only_state.load()
+        running = _assemble(
+            config, identity, listener, store, read_only_state, marks, start_counter, seams
+        )
+        await _serve(running, disk, listener, admin_states, task_status)
 
 
 def _log_rebuild(log: Log, rebuild: IndexRebuild) -> None:

@@ -92,24 +92,12 @@ class DirectoryRunner:
         self.segment_began: Callable[[], None] = lambda: None
         self.finish_index: Callable[[], Awaitable[None]]  # called when the limbo mark is durable
         self._path = path
-        self._log: Log[LedgerState] = Log(
-            disk,
-            log_directory(path),
-            limits.log,
-            segments=replayed.segments,
-            mark=replayed.mark,
-            end=replayed.end,
-            reached=replayed.reached,
-            creation_id=creation_id,
-            has_space=lambda: not self.directory.out_of_space,
-            committed=self._committed,
-            failed=self._failed,
-        )
-        self.directory = LedgerDirectory(path, limits, contents, self._log, nursery)
-        self._locations: EntryLocations = contents.locations
-        self._contents = contents
         self._disk = disk
         self._limits = limits
+        self._contents = contents
+        self._locations: EntryLocations = contents.locations
+        self._log = self._make_log(creation_id)
+        self.directory = LedgerDirectory(path, limits, contents, self._log, nursery)
         self.nursery = nursery
         self._answering = listeners.answering
         self._on_changed = listeners.changed
@@ -120,42 +108,71 @@ class DirectoryRunner:
         self._index_busy = False
         self._full_at: float = inf  # the log position at which the next space limit is reached
         self.tombstones = Tombstones(self.directory, contents, self.checkpoint)
-        self.compactor = Compactor(
-            disk,
-            log_directory(path),
-            limits.reclaim,
+        self.compactor = self._make_compactor()
+        repairer = EntryRepairer(self.directory, self.checkpoint, nursery)
+        self.directory.repair = repairer.repair
+        self.scrubber = self._make_scrubber(repairer)
+        self.rebuilder = self._make_rebuilder(opened, listeners.rebuild)
+        # `close` needs the log even while the scope around the store is being cancelled.
+        self._log_scope = trio.CancelScope(shield=True)
+
+    # ---- its parts
+
+    def _make_log(self, creation_id: int) -> Log[LedgerState]:
+        replayed = self.replayed
+        return Log(
+            self._disk,
+            log_directory(self._path),
+            self._limits.log,
+            segments=replayed.segments,
+            mark=replayed.mark,
+            end=replayed.end,
+            reached=replayed.reached,
+            creation_id=creation_id,
+            has_space=lambda: not self.directory.out_of_space,
+            committed=self._committed,
+            failed=self._failed,
+        )
+
+    def _make_compactor(self) -> Compactor:
+        return Compactor(
+            self._disk,
+            log_directory(self._path),
+            self._limits.reclaim,
             self.directory,
-            contents,
+            self._contents,
             self.tombstones,
             checkpoint=self.checkpoint,
             check_space=self._check_space,
         )
-        repairer = EntryRepairer(self.directory, self.checkpoint, nursery)
-        self.directory.repair = repairer.repair
-        self.scrubber = Scrubber(
-            disk,
-            log_directory(path),
+
+    def _make_scrubber(self, repairer: EntryRepairer) -> Scrubber:
+        return Scrubber(
+            self._disk,
+            log_directory(self._path),
             self.directory,
-            contents,
-            limits.scrub_bytes_per_s,
+            self._contents,
+            self._limits.scrub_bytes_per_s,
             checkpoint=self.checkpoint,
             rewrite=repairer.rewrite,
         )
-        self.rebuilder = Rebuilder(
-            disk,
-            path,
-            limits,
+
+    def _make_rebuilder(
+        self, opened: OpenedIndex, tell: Callable[[IndexRebuild], None]
+    ) -> Rebuilder:
+        return Rebuilder(
+            self._disk,
+            self._path,
+            self._limits,
             self.directory,
-            contents,
+            self._contents,
             opened,
             checkpoints=self._checkpointing,
             checkpoint=lambda: self._checkpoint(None),
             reclaiming=self.compactor.running,
             rebuilt=self._rebuilt,
-            tell=listeners.rebuild,
+            tell=tell,
         )
-        # `close` needs the log even while the scope around the store is being cancelled.
-        self._log_scope = trio.CancelScope(shield=True)
 
     # ---- callbacks of the log
 

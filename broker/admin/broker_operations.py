@@ -67,7 +67,7 @@ class BrokerOperations:
 
     def quarantine(self) -> dict[str, str]:
         """Return the registered bookies that this broker does not use now, and why."""
-        return dict(self._bookies.quarantined())
+        return {str(bookie): why for bookie, why in self._bookies.quarantined().items()}
 
     async def rows(self) -> list[BrokerRow]:
         """Return all live brokers with the loads that they have reported."""

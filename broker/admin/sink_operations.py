@@ -35,7 +35,8 @@ from daybook.managed_ledger.protocol.sink import (
     Source,
 )
 from daybook.managed_ledger.records import log_path
-from daybook.managed_ledger.sinks.commit import Batch, Demand, ShareRef, Sinks, StoredSink
+from daybook.managed_ledger.sinks.batch import Batch, Demand, ShareRef
+from daybook.managed_ledger.sinks.commit import Sinks
 from daybook.managed_ledger.sinks.errors import (
     SinkCorruptError,
     SinkError,
@@ -43,6 +44,7 @@ from daybook.managed_ledger.sinks.errors import (
 )
 from daybook.managed_ledger.sinks.record import check_name
 from daybook.managed_ledger.sinks.staging import ENTRY_ROOM_BYTES
+from daybook.managed_ledger.sinks.stored import StoredSink
 from daybook.wire.errors import MalformedError
 from daybook.wire.metadata.store import MetadataError, NoRecordError
 from daybook.wire.topics import TopicName
@@ -120,7 +122,7 @@ class SinkOperations:
         """
         with translated(name):
             check_name(name)
-            stored = await self.sinks.find(name)
+            stored = await self.sinks.records.find(name)
             known = () if stored is None else stored.record.partitions
             named = list(topics)
             check_topics(named)
@@ -171,7 +173,7 @@ class SinkOperations:
         role = self._role()
         if role:
             with translated(name):
-                await self.sinks.reserve(name, role)
+                await self.sinks.records.reserve(name, role)
         share = await self._attempts.begin(
             name, body.query_id, body.batch_id, partitions, role=role
         )
@@ -267,7 +269,7 @@ class SinkOperations:
         async def ask(topic: str) -> None:
             try:
                 with translated(stored.name):
-                    pending = await self.sinks.pending(topic, record.sink_id)
+                    pending = await self.sinks.pending.find(topic, record.sink_id)
                 if pending is None or pending.applied:
                     return
                 # With many topic partitions the last ones are asked when the time is up.
@@ -346,8 +348,8 @@ class SinkOperations:
         """Return the sinks that some query has used."""
         found: list[SinkView] = []
         with translated("sinks"):
-            for name in sorted(await self.sinks.names()):
-                stored = await self.sinks.find(name)
+            for name in sorted(await self.sinks.records.names()):
+                stored = await self.sinks.records.find(name)
                 if stored is not None and stored.record.source is not None:
                     found.append(await self._view(stored))
         return found
@@ -372,7 +374,7 @@ class SinkOperations:
 
     async def _find(self, name: str) -> StoredSink:
         with translated(name):
-            stored = await self.sinks.find(name)
+            stored = await self.sinks.records.find(name)
         if stored is None:
             raise NotFoundError(f"there is no sink {name}")
         return stored
@@ -388,7 +390,7 @@ class SinkOperations:
             elif partition.blocked:
                 state = "blocked"
             elif record.unapplied and partition.batch == record.batch_id:
-                pending = await self.sinks.pending(topic, record.sink_id)
+                pending = await self.sinks.pending.find(topic, record.sink_id)
                 if pending is not None and not pending.applied:
                     state, reason = "pending", (waiting or {}).get(topic, "")
             partitions.append(PartitionView(topic, partition.following, state, reason))

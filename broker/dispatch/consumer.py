@@ -6,9 +6,10 @@ from typing import Protocol, TypeAlias
 from daybook.broker.connected_client import ConnectedClient, SuccessorUrls
 from daybook.broker.dispatch.backlog import BacklogSize
 from daybook.broker.errors import BrokerError
-from daybook.broker.protocol.dispatch.interface import ConsumerKey, Dispatch, Entry, Place
+from daybook.broker.protocol.dispatch.interface import Dispatch, Entry
 from daybook.broker.protocol.dispatch.key_shared import KeyPolicy
 from daybook.broker.protocol.dispatch.non_persistent import NonPersistentDispatch
+from daybook.broker.protocol.dispatch.places import ConsumerKey, Place
 from daybook.wire.clock import WallClock
 from daybook.wire.messages.consumer import Ack, encode_message
 from daybook.wire.messages.registry import VERSION_ACTIVE_CONSUMER, encode, unsigned

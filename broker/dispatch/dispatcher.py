@@ -21,7 +21,6 @@ from daybook.broker.dispatch.unacked_limit import UnackedLimit
 from daybook.broker.limits import TopicLimits
 from daybook.broker.protocol.dispatch.interface import (
     Activate,
-    ConsumerKey,
     Deliver,
     Dispatch,
     Effect,
@@ -32,6 +31,7 @@ from daybook.broker.protocol.dispatch.interface import (
     Taken,
     Want,
 )
+from daybook.broker.protocol.dispatch.places import ConsumerKey
 from daybook.broker.protocol.dispatch.unreadable import Unreadable
 from daybook.broker.protocol.dispatch_rate import DispatchRates
 from daybook.broker.topics.topic_log import TopicCursor, TopicLog

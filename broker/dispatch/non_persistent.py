@@ -30,9 +30,10 @@ from daybook.broker.errors import (
 )
 from daybook.broker.limits import TopicLimits
 from daybook.broker.namespaces.policy_table import EffectivePolicies
-from daybook.broker.protocol.dispatch.interface import Activate, Entry, Place
+from daybook.broker.protocol.dispatch.interface import Activate, Entry
 from daybook.broker.protocol.dispatch.key_shared import KeyPolicy, key_ranges
 from daybook.broker.protocol.dispatch.non_persistent import NonPersistentDispatch
+from daybook.broker.protocol.dispatch.places import Place
 from daybook.broker.protocol.dispatch.ranges import ranges_problem
 from daybook.wire.messages.consumer import Ack
 

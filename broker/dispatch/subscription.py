@@ -38,14 +38,9 @@ from daybook.broker.limits import check_properties
 from daybook.broker.namespaces.policy_table import EffectivePolicies
 from daybook.broker.protocol.dispatch.exclusive import ExclusiveDispatch
 from daybook.broker.protocol.dispatch.failover import FailoverDispatch
-from daybook.broker.protocol.dispatch.interface import (
-    ConsumerKey,
-    Dispatch,
-    DispatchLimits,
-    Entry,
-    Place,
-)
+from daybook.broker.protocol.dispatch.interface import Dispatch, DispatchLimits, Entry
 from daybook.broker.protocol.dispatch.key_shared import KeyPolicy, KeySharedDispatch
+from daybook.broker.protocol.dispatch.places import ConsumerKey, Place
 from daybook.broker.protocol.dispatch.ranges import ranges_problem
 from daybook.broker.protocol.dispatch.shared import SharedDispatch
 from daybook.broker.protocol.dispatch.stall import StallWatch

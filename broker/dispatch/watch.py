@@ -15,7 +15,7 @@ import trio
 from daybook.broker.dispatch.explain import blockers, explain, sample
 from daybook.broker.dispatch.subscription import Subscription
 from daybook.broker.protocol.dispatch.blockers import Cause
-from daybook.broker.protocol.dispatch.interface import Place
+from daybook.broker.protocol.dispatch.places import Place
 from daybook.wire.clock import WallClock
 from daybook.wire.logging import Log, LogLimiter
 

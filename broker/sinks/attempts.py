@@ -20,7 +20,7 @@ from daybook.broker.errors import (
     UnavailableError,
 )
 from daybook.managed_ledger.protocol.sink import NO_BATCH
-from daybook.managed_ledger.sinks.commit import ShareRef
+from daybook.managed_ledger.sinks.batch import ShareRef
 from daybook.managed_ledger.sinks.errors import StagedEntryError
 from daybook.managed_ledger.sinks.ledgers import SinkLedger, SinkLedgers
 from daybook.managed_ledger.sinks.staging import (

@@ -47,14 +47,14 @@ class SinkSweep:
             await trio.sleep(SWEEP_S)
             due = trio.current_time() >= records_s
             try:
-                names = await self._sinks.pending_sinks()
+                names = await self._sinks.pending.sinks()
                 if not (names or due) or not await self._leads():
                     continue
                 for name in names:
                     await self._look_at(name)
                 if due:
                     records_s = trio.current_time() + RECORDS_S
-                    for name in await self._sinks.names():
+                    for name in await self._sinks.records.names():
                         await self._cleaner.remove_record(name)
             except (MetadataError, SinkError) as error:
                 self._log_limiter.info(

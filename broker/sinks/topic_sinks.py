@@ -96,7 +96,7 @@ class TopicSinks:
     async def has_pending(self) -> bool:
         """Return True if a batch is to be applied, as of now.  Raise UnavailableError."""
         try:
-            return await self._sinks.has_pending(self._topic.name.full)
+            return await self._sinks.pending.exist(self._topic.name.full)
         except MetadataError as error:
             raise UnavailableError(
                 f"it is not known now if sinks write to {self._topic.name}: {error}"
@@ -105,7 +105,7 @@ class TopicSinks:
     async def look(self) -> None:
         """Start what is to be applied.  An error of the metadata store waits for the next look."""
         with suppress(MetadataError, SinkError):
-            pending = await self._sinks.shared_pending_of(self._topic.name.full)
+            pending = await self._sinks.pending.shared_of_topic(self._topic.name.full)
             for sink_id, each in pending.items():
                 if not each.applied:
                     self._start(sink_id)
@@ -117,7 +117,8 @@ class TopicSinks:
     async def apply(self, wait_s: float) -> dict[str, str]:
         """Apply what is pending as of now, and wait for that; return what waits, by sink."""
         try:
-            await self._sinks.has_pending(self._topic.name.full)  # Later reads are as new as this.
+            # Later reads are as new as this.
+            await self._sinks.pending.exist(self._topic.name.full)
         except MetadataError as error:
             raise UnavailableError(f"{self._topic.name}: {error}") from error
         again, self._again = self._again, trio.Event()
@@ -140,7 +141,7 @@ class TopicSinks:
             while not self._topic.closing:
                 again = self._again
                 try:
-                    pending = await self._sinks.pending(self._topic.name.full, sink_id)
+                    pending = await self._sinks.pending.find(self._topic.name.full, sink_id)
                     name = name if pending is None else pending.sink
                     if pending is None or pending.applied:
                         await self._settle(sink_id)
@@ -205,7 +206,7 @@ class TopicSinks:
         del self._known[sink_id]
         if topic.deduplication is not None:
             topic.deduplication.left(property_of(sink_id))
-        await self._sinks.mark(full, sink_id, pending)
+        await self._sinks.pending.mark(full, sink_id, pending)
         return True
 
     def _why_never(self, pending: PendingBatch) -> str | None:
@@ -353,7 +354,7 @@ class TopicSinks:
         found: list[str] = []
         done = [(i, p) for i, p in self._stored().items() if not p.applying]
         for sink_id, progress in done[:_FORGOTTEN_AT_ONCE]:
-            stored = await self._sinks.find(progress.sink)
+            stored = await self._sinks.records.find(progress.sink)
             if stored is None or stored.record.sink_id != sink_id:
                 found.append(sink_id)
         return found

@@ -21,7 +21,7 @@ from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.times import FORMS, parse_time
 from daybook.clients.python.admin import Admin
 from daybook.clients.python.errors import NotFoundError
-from daybook.clients.python.messages import MessageId
+from daybook.clients.python.message_id import MessageId
 from daybook.clients.python.stored_entry import StoredMessage
 from daybook.wire.topics import TopicName
 

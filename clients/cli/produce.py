@@ -40,7 +40,7 @@ from daybook.clients.python.errors import (
     QueueFullError,
     RequestTimedOutError,
 )
-from daybook.clients.python.messages import MessageId
+from daybook.clients.python.message_id import MessageId
 from daybook.clients.python.producer import Producer
 
 _CHUNK_BYTES = 1 << 18

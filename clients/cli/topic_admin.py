@@ -18,7 +18,7 @@ from daybook.clients.cli.output import (
 )
 from daybook.clients.cli.subscription_stats import backlog_of, subscription_type
 from daybook.clients.python.admin import Admin
-from daybook.clients.python.messages import MessageId
+from daybook.clients.python.message_id import MessageId
 
 _COLUMNS = ("subscription", "type", "consumers", "backlog (messages)")
 

@@ -26,7 +26,7 @@ from daybook.clients.cli.subscription_stats import backlog_of
 from daybook.clients.cli.times import Age
 from daybook.clients.cli.watch import watch_option
 from daybook.clients.python.admin import Admin
-from daybook.clients.python.messages import MessageId
+from daybook.clients.python.message_id import MessageId
 from daybook.clients.python.stored_entry import StoredEntry, StoredMessage
 from daybook.wire.topics import TopicName
 

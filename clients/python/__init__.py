@@ -7,7 +7,8 @@
     multi_topic.py         a consumer of several topics; topic_choice.py has lists and patterns
     reader.py              a reader, which starts anywhere and needs no subscription
     table_view.py          a topic as a mapping of each key to its latest value
-    messages.py            a message, its id, its offset
+    message_id.py          positions: the id of a message, and an offset
+    messages.py            a message with its properties
     blocking.py            the same client without trio; also blocking_producer.py and
                            blocking_table_view.py
     portal.py              the thread in which the client without trio runs

@@ -32,7 +32,7 @@ from daybook.clients.python.errors import (
     admin_error,
 )
 from daybook.clients.python.http import HttpResponse, http_request
-from daybook.clients.python.messages import LATEST, MessageId
+from daybook.clients.python.message_id import LATEST, MessageId
 from daybook.clients.python.start_position import parse_start
 from daybook.clients.python.stored_entry import StoredEntry
 from daybook.clients.python.tls import TlsOptions, is_encrypted, network_for

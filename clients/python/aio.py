@@ -45,7 +45,8 @@ from daybook.clients.python.errors import BrokerError, EndOfTopicError
 from daybook.clients.python.guest import Guest, wait_for_asyncio
 from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.listener import Call, Listener, check_listener
-from daybook.clients.python.messages import EARLIEST, LATEST, Message, MessageId, Offset, ValueT
+from daybook.clients.python.message_id import EARLIEST, LATEST, MessageId, Offset
+from daybook.clients.python.messages import Message, ValueT
 from daybook.clients.python.portal import Block, like
 from daybook.clients.python.reader import DeliveredEntry, OffsetRange, TopicLedgers
 from daybook.clients.python.schemas.schema import Schema, SchemaVersion

@@ -54,14 +54,8 @@ from daybook.clients.python.listener import (
     check_listener,
     is_inside,
 )
-from daybook.clients.python.messages import (
-    EARLIEST,
-    LATEST,
-    Message,
-    MessageId,
-    Offset,
-    ValueT,
-)
+from daybook.clients.python.message_id import EARLIEST, LATEST, MessageId, Offset
+from daybook.clients.python.messages import Message, ValueT
 from daybook.clients.python.portal import Block, Closing, Portal, like
 from daybook.clients.python.protocol.letters import DeadLetterPolicy
 from daybook.clients.python.reader import DeliveredEntry, OffsetRange, TopicLedgers

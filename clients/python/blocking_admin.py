@@ -12,7 +12,7 @@ from daybook.clients.python.admin_rights import Permissions
 from daybook.clients.python.arguments import check_timeout
 from daybook.clients.python.credentials import Basic, Token
 from daybook.clients.python.errors import ClosedError, InDoubtError
-from daybook.clients.python.messages import LATEST, MessageId
+from daybook.clients.python.message_id import LATEST, MessageId
 from daybook.clients.python.portal import Closing, Portal, like
 from daybook.clients.python.stored_entry import StoredEntry
 from daybook.clients.python.tls import TlsOptions

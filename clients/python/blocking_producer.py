@@ -20,7 +20,8 @@ from daybook.clients.python.arguments import (
 )
 from daybook.clients.python.errors import BrokerError, ClosedError, NotSentError
 from daybook.clients.python.interceptors import OutgoingMessage
-from daybook.clients.python.messages import MessageId, ValueT
+from daybook.clients.python.message_id import MessageId
+from daybook.clients.python.messages import ValueT
 from daybook.clients.python.portal import Closing, Drain, Portal, like
 from daybook.clients.python.statistics import ProducerStats
 from daybook.clients.python.topic_producer import OnResult

@@ -51,8 +51,9 @@ from daybook.clients.python.interceptors import (
 from daybook.clients.python.limits import ClientLimits, ConsumerLimits, ProducerLimits
 from daybook.clients.python.listener import Call, Listener, Listening, check_listener
 from daybook.clients.python.lookup import Lookups
+from daybook.clients.python.message_id import EARLIEST, LATEST, MessageId
 from daybook.clients.python.message_queue import MessageQueue
-from daybook.clients.python.messages import EARLIEST, LATEST, MessageId, ValueT
+from daybook.clients.python.messages import ValueT
 from daybook.clients.python.multi_topic import MultiTopicConsumer, TopicFinder
 from daybook.clients.python.pipe import Pipe
 from daybook.clients.python.pool import ConnectionPool

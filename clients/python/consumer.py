@@ -28,16 +28,9 @@ from daybook.clients.python.errors import (
     EndOfTopicError,
 )
 from daybook.clients.python.interceptors import ConsumerInterceptors
+from daybook.clients.python.message_id import EARLIEST, LATEST, MessageId, Offset
 from daybook.clients.python.message_queue import MessageQueue
-from daybook.clients.python.messages import (
-    EARLIEST,
-    LATEST,
-    Entry,
-    Message,
-    MessageId,
-    Offset,
-    ValueT,
-)
+from daybook.clients.python.messages import Entry, Message, ValueT
 from daybook.clients.python.schemas.schema import SchemaInfo
 from daybook.clients.python.schemas.versions import Ask, SchemaVersions, VersionDecoder
 from daybook.clients.python.start_position import Start, parse_start

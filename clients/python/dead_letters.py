@@ -30,7 +30,8 @@ from daybook.clients.python.errors import (
     IncompatibleSchemaError,
     TopicNotFoundError,
 )
-from daybook.clients.python.messages import Message, MessageId
+from daybook.clients.python.message_id import MessageId
+from daybook.clients.python.messages import Message
 from daybook.clients.python.producer import Producer
 from daybook.clients.python.protocol.letters import DeadLetterPolicy, origin, retries, retry
 from daybook.clients.python.schemas.schema import Schema, SchemaInfo

@@ -41,12 +41,10 @@ with the code that the broker sent.
 
 from collections.abc import Iterator
 from enum import Enum, auto
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from daybook.clients.python.message_id import MessageId
 from daybook.wire.proto import pulsar_pb2 as pb
-
-if TYPE_CHECKING:
-    from daybook.clients.python.messages import MessageId
 
 
 class Outcome(Enum):
@@ -198,7 +196,7 @@ class EndOfTopicError(BrokerError):
 class CorruptMessageError(BrokerError):
     outcome = Outcome.NOT_APPLIED
 
-    def __init__(self, message: str, message_id: "MessageId") -> None:
+    def __init__(self, message: str, message_id: MessageId) -> None:
         super().__init__(f"{message_id}: {message}")
         self.message_id = message_id
 

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from daybook.clients.python.errors import BrokerError
-from daybook.clients.python.messages import Message, MessageId
+from daybook.clients.python.message_id import MessageId
+from daybook.clients.python.messages import Message
 
 _log = logging.getLogger("daybook.client")
 _T = TypeVar("_T")

@@ -27,8 +27,9 @@ import trio
 
 from daybook.clients.python.consumer import Consumer, MessageSource
 from daybook.clients.python.errors import BrokerError, TopicNotFoundError
+from daybook.clients.python.message_id import EARLIEST, MessageId
 from daybook.clients.python.message_queue import MessageQueue
-from daybook.clients.python.messages import EARLIEST, MessageId, ValueT
+from daybook.clients.python.messages import ValueT
 from daybook.clients.python.start_position import Start
 from daybook.clients.python.topic_choice import TopicChoice
 from daybook.clients.python.topic_consumer import ConsumerSettings, TopicConsumer

@@ -41,7 +41,7 @@ from daybook.clients.python.errors import (
     NotAllowedError,
     SubscriptionNotFoundError,
 )
-from daybook.clients.python.messages import MessageId, Offset
+from daybook.clients.python.message_id import MessageId, Offset
 from daybook.clients.python.pipe_partition import PipePartition
 from daybook.clients.python.producer import Producer
 from daybook.clients.python.protocol.piping import (

@@ -13,7 +13,8 @@ import trio
 
 from daybook.clients.python.consumer import Consumer
 from daybook.clients.python.errors import BrokerError, EndOfTopicError
-from daybook.clients.python.messages import Message, MessageId
+from daybook.clients.python.message_id import MessageId
+from daybook.clients.python.messages import Message
 from daybook.clients.python.producer import Producer
 from daybook.clients.python.protocol.letters import origin
 from daybook.clients.python.protocol.piping import (

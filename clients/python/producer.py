@@ -23,7 +23,8 @@ import trio
 from daybook.clients.python.arguments import check_delay, check_details, check_properties
 from daybook.clients.python.errors import BrokerError, ClosedError, QueueFullError
 from daybook.clients.python.interceptors import OutgoingMessage, ProducerInterceptors
-from daybook.clients.python.messages import MessageId, ValueT
+from daybook.clients.python.message_id import MessageId
+from daybook.clients.python.messages import ValueT
 from daybook.clients.python.protocol.batching import Batch
 from daybook.clients.python.protocol.routing import Router
 from daybook.clients.python.schemas.schema import Schema

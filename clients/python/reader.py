@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from daybook.clients.python.consumer import MessageSource
 from daybook.clients.python.errors import CorruptMessageError, NotAllowedError
-from daybook.clients.python.messages import Message, MessageId, ValueT
+from daybook.clients.python.message_id import MessageId
+from daybook.clients.python.messages import Message, ValueT
 from daybook.wire.proto import pulsar_pb2 as pb
 
 _WHOLE_ENTRY = 1 << 31  # behind every message of a batch

@@ -12,7 +12,8 @@ may have moved the subscription.
 from datetime import datetime
 from typing import TypeAlias
 
-from daybook.clients.python.messages import EARLIEST, LATEST, Message, MessageId, Offset
+from daybook.clients.python.message_id import EARLIEST, LATEST, MessageId, Offset
+from daybook.clients.python.messages import Message
 from daybook.clients.python.protocol.acks_in_doubt import EntryKey
 
 Start: TypeAlias = MessageId | Offset | datetime

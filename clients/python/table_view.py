@@ -21,7 +21,8 @@ from typing import Self, TypeAlias
 import trio
 
 from daybook.clients.python.errors import BrokerError, ClosedError, CorruptMessageError
-from daybook.clients.python.messages import Message, MessageId, ValueT
+from daybook.clients.python.message_id import MessageId
+from daybook.clients.python.messages import Message, ValueT
 from daybook.clients.python.reader import Reader
 
 Listener: TypeAlias = Callable[[str, ValueT | None], None]

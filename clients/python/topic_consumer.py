@@ -32,8 +32,9 @@ from daybook.clients.python.errors import (
 from daybook.clients.python.interceptors import ConsumerInterceptors
 from daybook.clients.python.limits import ClientLimits, ConsumerLimits
 from daybook.clients.python.lookup import Lookups
+from daybook.clients.python.message_id import EARLIEST, MessageId, Offset
 from daybook.clients.python.message_queue import MessageQueue, Waiting
-from daybook.clients.python.messages import EARLIEST, Entry, Message, MessageId, Offset
+from daybook.clients.python.messages import Entry, Message
 from daybook.clients.python.protocol.ack_timeouts import AckTimeouts
 from daybook.clients.python.protocol.permits import Permits
 from daybook.clients.python.redelivery import Redelivery

@@ -42,7 +42,7 @@ from daybook.clients.python.errors import (
 )
 from daybook.clients.python.limits import ClientLimits, ProducerLimits
 from daybook.clients.python.lookup import Lookups
-from daybook.clients.python.messages import MessageId
+from daybook.clients.python.message_id import MessageId
 from daybook.clients.python.protocol.batching import (
     Batch,
     BatchBuilder,

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from daybook.clients.python.messages import MessageId
+from daybook.clients.python.message_id import MessageId
 from daybook.clients.spark.cutter import (
     BYTES_KEY,
     NO_KEY,

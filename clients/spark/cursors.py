@@ -20,7 +20,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from daybook.clients.python import blocking
 from daybook.clients.python.errors import BrokerError, BusyError
-from daybook.clients.python.messages import Offset
+from daybook.clients.python.message_id import Offset
 from daybook.clients.spark.offsets import Partition, Progress, is_another_topic
 from daybook.clients.spark.subscription_marks import PROPERTY_HOST, PROPERTY_TOPICS
 from daybook.clients.spark.topics import Held

@@ -20,7 +20,7 @@ from daybook.bookie.errors import LedgerError, Remedy
 from daybook.clients.ledgers.errors import MetadataDeniedError
 from daybook.clients.python import blocking
 from daybook.clients.python.errors import BrokerError
-from daybook.clients.python.messages import Offset
+from daybook.clients.python.message_id import Offset
 from daybook.clients.python.reader import SealedLedger
 from daybook.clients.spark import worker
 from daybook.clients.spark.columns import arrow_schema

@@ -23,7 +23,7 @@ from daybook.clients.python.errors import (
     UnavailableError,
 )
 from daybook.clients.python.limits import ClientLimits
-from daybook.clients.python.messages import Offset
+from daybook.clients.python.message_id import Offset
 from daybook.clients.python.reader import OffsetRange, TopicLedgers
 from daybook.clients.python.schemas.schema import SchemaInfo, SchemaVersion
 from daybook.clients.python.tls import TlsOptions
@@ -49,7 +49,7 @@ _RECEIVE_S = 30.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 if TYPE_CHECKING:
-    from daybook.clients.pipelines.archive.source import Archived
+    from daybook.clients.pipelines.archive.archived import Archived
 
 _log = logging.getLogger("daybook.spark")
 

@@ -12,11 +12,14 @@ batch's share in order.  A batch is no snapshot: readers see its first entries b
 
 Read in this order:
 
-    record      the record `/daybook/sinks/NAME` and the pending nodes of topic partitions
+    record      the record `/daybook/sinks/NAME` and the pending nodes of topic partitions: formats
     staging     staged entries, runs, and the last entry of a staging ledger, which describes it
     manifest    the order of the shares of a committed batch, in a ledger of its own
     ledgers     the ledgers of sinks: they name their sink in their metadata
-    commit      commit, abandon, finish and the operator's decisions, over the metadata store
+    batch       a batch as its driver names it
+    stored      the records of sinks in the metadata store, and how many there may be
+    pending     the pending nodes there
+    commit      commit, abandon, finish and the operator's decisions; `at_once` is for many calls
     cleaning    deletes staging that was not committed
     progress    how far the owner of a topic has applied a sink
 

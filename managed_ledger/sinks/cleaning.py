@@ -9,7 +9,8 @@ compare-and-swap: see `Sinks.abandon`.  The manifest of a commit that failed goe
 from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.managed_ledger.protocol.sink import SinkRefusedError, SinkState
 from daybook.managed_ledger.records import tree_of
-from daybook.managed_ledger.sinks.commit import ShareRef, Sinks
+from daybook.managed_ledger.sinks.batch import ShareRef
+from daybook.managed_ledger.sinks.commit import Sinks
 from daybook.managed_ledger.sinks.errors import SinkError
 from daybook.managed_ledger.sinks.ledgers import sink_ledger_of
 from daybook.wire.clock import WallClock
@@ -34,7 +35,7 @@ class StagingCleaner:
             return False
         age_ms = self._clock.now_ms() - created_ms
         try:
-            found = await self._sinks.find_or_create(owner.sink, owner.role)
+            found = await self._sinks.records.find_or_create(owner.sink, owner.role)
             record = found.record
             # After the batch is APPLIED, what its manifest names is deleted before the manifest.
             if record.state is SinkState.APPLIED:
@@ -48,7 +49,7 @@ class StagingCleaner:
 
     async def remove_record(self, name: str) -> bool:
         """Remove the record of a sink that nobody will ask for any more."""
-        found = await self._sinks.find(name)
+        found = await self._sinks.records.find(name)
         if found is None:
             return False
         if not found.record.may_be_removed(self._clock.now_ms() - found.modified_ms):
@@ -56,7 +57,7 @@ class StagingCleaner:
         if found.record.state is SinkState.APPLIED and not await self._sinks.clean(found):
             return False
         try:
-            await self._sinks.delete_record(found)
+            await self._sinks.records.delete_record(found)
         except (VersionConflictError, NoRecordError, OutcomeUnknownError):
             return False  # Somebody uses it; or the next pass will know.
         return True

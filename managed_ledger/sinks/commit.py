@@ -13,14 +13,10 @@ the outcome cannot be known now, LedgerError or MetadataError is raised, and the
 call.
 """
 
-from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
-from typing import TypeAlias, TypeVar
-
-import trio
 
 from daybook.bookie.ledger.client import Quorums
 from daybook.managed_ledger.protocol.sink import (
@@ -29,31 +25,24 @@ from daybook.managed_ledger.protocol.sink import (
     SinkRecord,
     SinkRefusedError,
     SinkState,
-    Source,
     Verdict,
-    digest_of_shares,
 )
 from daybook.managed_ledger.records import log_path
+from daybook.managed_ledger.sinks.at_once import for_each
+from daybook.managed_ledger.sinks.batch import Admit, Batch, ShareRef, demands
 from daybook.managed_ledger.sinks.errors import StagingLostError
 from daybook.managed_ledger.sinks.ledgers import SinkLedger, SinkLedgers
 from daybook.managed_ledger.sinks.manifest import Manifest, encode_manifest, make_manifest
+from daybook.managed_ledger.sinks.pending import PendingNodes, path_of_last
 from daybook.managed_ledger.sinks.record import (
-    PENDING,
-    ROOT,
-    PendingBatch,
-    decode_pending,
-    decode_record,
     encode_pending,
     encode_record,
-    of_role_path,
     pending_batches,
     pending_path,
-    pending_root,
     record_path,
-    sink_id_of,
 )
 from daybook.managed_ledger.sinks.staging import HASH_MASK, StagingEnd, check_same_partitions
-from daybook.wire.metadata.shared_reads import SharedReads
+from daybook.managed_ledger.sinks.stored import CONFLICTS, StoredSink, StoredSinks
 from daybook.wire.metadata.store import (
     ANY,
     REQUEST_BYTES_MAX,
@@ -62,84 +51,15 @@ from daybook.wire.metadata.store import (
     Delete,
     MetadataStore,
     NoRecordError,
-    NotEmptyError,
     Operation,
     OutcomeUnknownError,
-    Record,
-    RecordExistsError,
     Set,
     StoreUnavailableError,
-    VersionConflictError,
     request_bytes,
 )
-from daybook.wire.metadata.update import update
-from daybook.wire.topics import TopicName, url_decode, url_encode
+from daybook.wire.topics import TopicName
 
 _ATTEMPTS = 16  # Each lost race is a write of another host; so many in a row are a mistake.
-_AT_ONCE = 16
-SINKS_MAX = 20_000  # With more, the names of all would not fit into one answer of ZooKeeper.
-ROLE_SINKS_MAX = SINKS_MAX // 4
-_TOPICS_MAX = 8  # The record of an empty first batch names so many.
-_T = TypeVar("_T")
-_CONFLICTS = (VersionConflictError, NoRecordError, RecordExistsError)
-
-
-@dataclass(frozen=True, slots=True)
-class ShareRef:
-    """The staging ledger of one task."""
-
-    attempt: str
-    ledger_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """The entries that a batch will append to one topic partition."""
-
-    entries: int
-    bytes: int
-    largest: int  # the bytes of the largest entry
-
-
-Admit: TypeAlias = Callable[[Mapping[str, Demand]], Awaitable[Mapping[str, int]]]
-"""Asks topic partitions if they take a batch; returns the transactions that created their lists."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredSink:
-    name: str
-    record: SinkRecord
-    version: int
-    modified_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """A batch of a query, as its driver names it."""
-
-    source: Source
-    batch_id: int
-    partitions: Mapping[str, int]  # by topic, as the driver counted them
-    shares: Sequence[ShareRef | None]  # in the order of the tasks; None: a task without entries
-    once: bool = False
-
-    @property
-    def refs(self) -> list[ShareRef]:
-        return [share for share in self.shares if share is not None]
-
-    @property
-    def to_commit(self) -> BatchToCommit:
-        names = ["" if share is None else share.attempt for share in self.shares]
-        attempts = frozenset(share.attempt for share in self.refs)
-        digest = digest_of_shares(self.batch_id, names)
-        return BatchToCommit(
-            self.source, self.batch_id, digest, attempts, self.once, self._topics()
-        )
-
-    def _topics(self) -> list[str]:
-        """Return topic partitions that stand for those of the batch: a few say whose it is."""
-        counts = sorted(self.partitions.items())[:_TOPICS_MAX]
-        return [f"{topic}-partition-0" if count else topic for topic, count in counts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +72,7 @@ class Committed:
 
 
 class Sinks:
-    """The sinks of one metadata store.  `quorums` returns those of new ledgers."""
+    """The batches of the sinks of one metadata store.  `quorums` returns those of new ledgers."""
 
     def __init__(
         self,
@@ -163,124 +83,9 @@ class Sinks:
     ) -> None:
         self.store = store
         self.ledgers = ledgers
-        self._rng = rng
+        self.records = StoredSinks(store, rng)
+        self.pending = PendingNodes(store)
         self._quorums = quorums
-        self._pending_topics = SharedReads(store.get_children)
-        self._reserving = trio.Lock()  # Requests at the same time must not exceed a limit together.
-
-    def new_id(self) -> str:
-        return f"{self._rng.getrandbits(128):032x}"
-
-    # -- reading
-
-    async def names(self) -> list[str]:
-        return [url_decode(each) for each in await self.store.get_children(ROOT) or []]
-
-    async def find(self, name: str) -> StoredSink | None:
-        """Return a sink as it is after everything that was written before this call."""
-        record = await self.store.get_newest(record_path(name))
-        return None if record is None else _stored(name, record)
-
-    async def find_or_create(self, name: str, role: str = "") -> StoredSink:
-        """Return a sink.  A new one counts for the role, if one is named."""
-        path = record_path(name)
-        while True:
-            found = await self.find(name)
-            if found is not None:
-                return found
-            # The record of a sink that nobody has: a commit always replaces a record.
-            value = encode_record(SinkRecord(self.new_id(), role=role))
-            with suppress(RecordExistsError, OutcomeUnknownError):  # The next look decides.
-                if role:
-                    await self._create_counted(path, value, of_role_path(role))
-                else:
-                    await self.store.create(path, value, make_parents=True)
-
-    async def _create_counted(self, path: str, value: bytes, of_role: str) -> None:
-        """Create a record and the node that counts it."""
-        counted = f"{of_role}/{path.rpartition('/')[2]}"
-        for parent in (ROOT, of_role):
-            if await self.store.get(parent) is None:
-                with suppress(RecordExistsError):
-                    await self.store.create(parent, b"", make_parents=True)
-        # Somebody may have deleted a record by hand, and left the node that counts it.
-        known = await self.store.get_newest(counted) is not None
-        count: Operation = Check(counted, ANY) if known else Create(counted, b"")
-        with suppress(NoRecordError):  # Somebody has just deleted the last node of the role.
-            await self.store.multi([Create(path, value), count])
-
-    async def reserve(self, name: str, role: str) -> None:
-        """Create the record of a sink that has none, if the role may have one more.
-
-        This is done before a first batch is staged.  Otherwise a role could take any number of
-        names by staging that it gives up, because the cleaner needs a record for each of them.
-        Raise SinkRefusedError, MetadataError.
-        """
-        if await self.find(name) is not None:
-            return  # So tasks of a sink that is there do not wait for each other.
-        async with self._reserving:
-            if await self.find(name) is None:
-                await self._check_number(role)
-                await self.find_or_create(name, role)
-
-    async def delete_record(self, stored: StoredSink) -> None:
-        """Delete a record, and the node that counts it.
-
-        Raise VersionConflictError, NoRecordError, OutcomeUnknownError.
-        """
-        path, role = record_path(stored.name), stored.record.role
-        delete = Delete(path, stored.version)
-        if not role:
-            await self.store.delete(path, stored.version)
-            return
-        of_role = of_role_path(role)
-        counted = f"{of_role}/{url_encode(stored.name)}"
-        known = await self.store.get_newest(counted) is not None
-        await self.store.multi([delete, Delete(counted, ANY)] if known else [delete])
-        with suppress(NoRecordError, NotEmptyError, OutcomeUnknownError):
-            await self.store.delete(of_role, ANY)
-
-    async def pending_of(self, topic: str) -> dict[str, PendingBatch]:
-        """Return the pending nodes of a topic partition, by sink id; they may be a little old."""
-        found: dict[str, PendingBatch] = {}
-        for node in await self.store.get_children(pending_root(topic)) or []:
-            path = f"{pending_root(topic)}/{node}"
-            record = await self.store.get(path)
-            if record is not None:
-                found[sink_id_of(node)] = decode_pending(record.value, path)
-        return found
-
-    async def shared_pending_of(self, topic: str) -> dict[str, PendingBatch]:
-        """Return what `pending_of` does; topics that are loaded together share a read.
-
-        Few topics have pending nodes, and each of those has a record below one parent.
-        """
-        topics = await self._pending_topics.get(PENDING) or []
-        encoded = pending_root(topic).rpartition("/")[2]
-        at = bisect_left(topics, encoded)
-        if at == len(topics) or topics[at] != encoded:
-            return {}
-        return await self.pending_of(topic)
-
-    async def has_pending(self, topic: str) -> bool:
-        """Return True if a batch is to be applied to the topic partition, as of now."""
-        return bool(await self.store.get_newest_children(pending_root(topic)))
-
-    async def pending(self, topic: str, sink_id: str) -> PendingBatch | None:
-        """Return the pending node of a sink, as of now."""
-        await self.store.sync(pending_root(topic))
-        return (await self.pending_of(topic)).get(sink_id)
-
-    async def pending_sinks(self) -> list[str]:
-        """Return the names of the sinks that have pending nodes."""
-        names: set[str] = set()
-        for encoded in await self.store.get_children(PENDING) or []:
-            topic = url_decode(encoded)
-            found = await self.pending_of(topic)
-            names |= {pending.sink for pending in found.values()}
-            if not found:
-                await self._prune([topic])
-        return sorted(names)
 
     # -- commit
 
@@ -291,11 +96,11 @@ class Sinks:
         """
         wanted = batch.to_commit
         for _ in range(_ATTEMPTS):
-            if await self.find(name) is None:
+            if await self.records.find(name) is None:
                 await self._check_new(name, batch, role)
                 if role:
-                    await self.reserve(name, role)
-            stored = await self.find_or_create(name, role)
+                    await self.records.reserve(name, role)
+            stored = await self.records.find_or_create(name, role)
             match stored.record.judge(wanted):
                 case Verdict.DONE:
                     return Committed("done", stored)
@@ -308,7 +113,7 @@ class Sinks:
                     # version of the record before.
                     ends = await self._read_ends(name, batch)
                     if await self._commit(stored, batch, wanted, ends, admit):
-                        found = await self.find_or_create(name)
+                        found = await self.records.find_or_create(name)
                         return Committed("committed", found)
         raise StoreUnavailableError(
             f"the batch {batch.batch_id} of the sink {name} was not committed: its record, topics"
@@ -317,29 +122,12 @@ class Sinks:
 
     async def _check_new(self, name: str, batch: Batch, role: str) -> None:
         """Refuse the first batch of a sink before it gets a record, which would stay."""
-        await self._check_number(role)
+        await self.records.check_number(role)
         try:
             await self._read_ends(name, batch)
         except StagingLostError:
-            if await self.find(name) is None:
+            if await self.records.find(name) is None:
                 raise  # Otherwise somebody has just committed, and the record tells what.
-
-    async def _check_number(self, role: str) -> None:
-        """Raise SinkRefusedError if there are too many sinks, or too many of the role."""
-        if role:
-            own = await self.store.get_newest(of_role_path(role))
-            if own is not None and own.stat.children_count >= ROLE_SINKS_MAX:
-                raise SinkRefusedError(
-                    f"the role {role!r} has {ROLE_SINKS_MAX} sinks, which is the limit for one"
-                    " role: use a sink that is there, or let an administrator free those that are"
-                    " not needed with `daybook sinks forget`; they count for a week after that"
-                )
-        root = await self.store.get(ROOT)
-        if root is not None and root.stat.children_count >= SINKS_MAX:
-            raise SinkRefusedError(
-                f"there are {SINKS_MAX} sinks, which is the limit: the sinks of batch jobs are"
-                " removed a week after their batch, and others a week after `daybook sinks forget`"
-            )
 
     async def _read_ends(self, name: str, batch: Batch) -> list[tuple[int, StagingEnd]]:
         """Return what the staging ledgers say, in the order of the tasks."""
@@ -353,7 +141,7 @@ class Sinks:
         refs = batch.refs
         if len({ref.ledger_id for ref in refs}) < len(refs):
             raise SinkRefusedError("two tasks name the same staging ledger")
-        await _each(refs, read)
+        await for_each(refs, read)
         for end in found.values():
             check_same_partitions(end, batch.partitions)
             if (end.query_id, end.batch_id) != (batch.source.query_id, batch.batch_id):
@@ -378,7 +166,7 @@ class Sinks:
         manifest = make_manifest(name, record, batch.batch_id, batch.source.query_id, ends)
         pieces, checksum = encode_manifest(manifest)
         entries = manifest.entries
-        ledger_id, attempt = -1, f"manifest-{self.new_id()}"
+        ledger_id, attempt = -1, f"manifest-{self.records.new_id()}"
         if entries:
             source = batch.source
             owner = SinkLedger(name, attempt, source.query_id, batch.batch_id, record.role)
@@ -392,7 +180,7 @@ class Sinks:
             hash_=sum(end.hash for _, end in ends) & HASH_MASK,
         )
         topics = list(entries)
-        await _each(topics, self._make_pending_root)
+        await for_each(topics, self.pending.make_root)
         operations: list[Operation] = [
             Set(record_path(name), encode_record(following), stored.version)
         ]
@@ -420,15 +208,9 @@ class Sinks:
         While the record has the version that the transaction names, a request that was never
         answered may yet be carried out.  Then the manifest is left to the cleaner.
         """
-        found = await self.find(stored.name)
+        found = await self.records.find(stored.name)
         if ledger_id >= 0 and found is not None and found.version > stored.version:
             await self.ledgers.delete(ledger_id, stored.name, attempt)
-
-    async def _make_pending_root(self, topic: str) -> None:
-        path = pending_root(topic)
-        if await self.store.get(path) is None:
-            with suppress(RecordExistsError):
-                await self.store.create(path, b"", make_parents=True)
 
     async def _swap(
         self, stored: StoredSink, following: SinkRecord, operations: Sequence[Operation]
@@ -444,12 +226,12 @@ class Sinks:
             try:
                 await self.store.multi(operations)
                 return following
-            except _CONFLICTS:
+            except CONFLICTS:
                 conflict = True
             except OutcomeUnknownError as unknown:
                 in_doubt = unknown
             try:
-                found = await self.find(stored.name)
+                found = await self.records.find(stored.name)
             except StoreUnavailableError as error:
                 raise in_doubt or error from error
             if found is None:
@@ -468,7 +250,7 @@ class Sinks:
         hash_ = sum(end.hash for end in ends) & HASH_MASK
         warning = stored.record.check_replay(sum(end.rows for end in ends), hash_)
         await self.abandon(stored.name, batch.refs)
-        return Committed("replay", await self.find_or_create(stored.name), warning)
+        return Committed("replay", await self.records.find_or_create(stored.name), warning)
 
     # -- abandon
 
@@ -482,17 +264,17 @@ class Sinks:
         Attempts that a committed batch names are kept.  An attempt is deleted only after its name
         is in the record, where it stays till then.  Without record and ledgers nothing is stored.
         """
-        if await self.find(name) is None and not await self._any_exists(name, shares):
+        if await self.records.find(name) is None and not await self._any_exists(name, shares):
             return list(shares), []
         named = frozenset[str]()
         while True:
-            stored = await self.find_or_create(name, role)
+            stored = await self.records.find_or_create(name, role)
             if stored.record.unapplied:
                 named = (await self.read_manifest(stored)).attempts
             following = stored.record.abandon([share.attempt for share in shares], named)
             if following.abandoned == stored.record.abandoned:
                 break
-            if await self._set(stored, following):
+            if await self.records.replace(stored, following):
                 break
         gone = [share for share in shares if share.attempt in following.abandoned]
         deleted: list[str] = []
@@ -501,8 +283,8 @@ class Sinks:
             if await self.ledgers.delete(share.ledger_id, name, share.attempt):
                 deleted.append(share.attempt)
 
-        await _each(gone, delete)
-        await self._clear(name, deleted)
+        await for_each(gone, delete)
+        await self.records.change(name, lambda record: record.clear(deleted))
         return gone, [share for share in shares if share not in gone]
 
     async def _any_exists(self, name: str, shares: Sequence[ShareRef]) -> bool:
@@ -511,40 +293,8 @@ class Sinks:
         async def look(share: ShareRef) -> None:
             found.append(await self.ledgers.exists(share.ledger_id, name, share.attempt))
 
-        await _each(shares, look)
+        await for_each(shares, look)
         return any(found)
-
-    async def _clear(self, name: str, attempts: Sequence[str]) -> None:
-        await self.change(name, lambda record: record.clear(attempts))
-
-    async def _set(self, stored: StoredSink, following: SinkRecord) -> bool:
-        """Replace the record; return False if the outcome is not certain, or others were faster."""
-        path = record_path(stored.name)
-        try:
-            await self.store.set(path, encode_record(following), stored.version)
-        except (*_CONFLICTS, OutcomeUnknownError):
-            return False
-        return True
-
-    async def change(
-        self, name: str, rule: Callable[[SinkRecord], SinkRecord | None]
-    ) -> SinkRecord:
-        """Apply a rule to the record until its outcome is known; return the record.
-
-        The rule must do nothing when it finds its own work.  Raise NoRecordError.
-        """
-
-        def changed(value: bytes) -> bytes | None:
-            before = decode_record(value, name)
-            after = rule(before)
-            return None if after is None or after == before else encode_record(after)
-
-        path = record_path(name)
-        known = await self.store.get_newest(path)
-        if known is None:
-            raise NoRecordError(f"there is no sink {name}")
-        value, _ = await update(self.store, path, changed, known=known)
-        return decode_record(value, name)
 
     # -- apply
 
@@ -553,19 +303,6 @@ class Sinks:
         assert manifest is not None
         return await self.ledgers.read_manifest(manifest.ledger_id, manifest.checksum, stored.name)
 
-    async def mark(self, topic: str, sink_id: str, applied: PendingBatch) -> None:
-        """Note that the whole share of a batch is durable in a topic partition."""
-        path = pending_path(topic, sink_id, applied.batch_id)
-
-        def change(value: bytes) -> bytes | None:
-            found = decode_pending(value, path)
-            if found != applied:
-                return None  # It is marked, or another batch has followed.
-            return encode_pending(_marked(found))
-
-        with suppress(NoRecordError):  # Somebody has finished or given up the batch.
-            await update(self.store, path, change)
-
     async def block(self, name: str, sink_id: str, topic: str, reason: str) -> None:
         """Note that the batch cannot be applied to a topic partition any more."""
 
@@ -573,7 +310,7 @@ class Sinks:
             return record.block(topic, reason) if record.sink_id == sink_id else None
 
         with suppress(NoRecordError):
-            await self.change(name, rule)
+            await self.records.change(name, rule)
 
     async def finish(self, name: str) -> StoredSink | None:
         """Make a batch APPLIED if all its topic partitions are, and delete its staging.
@@ -581,10 +318,10 @@ class Sinks:
         Return the sink as it is then; None if there is none.
         """
         for _ in range(_ATTEMPTS):
-            stored = await self.find(name)
+            stored = await self.records.find(name)
             if stored is None or stored.record.state is not SinkState.COMMITTED:
                 break
-            nodes = await self._pending_nodes(stored)
+            nodes = await self.pending.of_batch(stored)
             following = stored.record.mark_applied(
                 [topic for topic, (pending, _) in nodes.items() if pending.applied]
             )
@@ -594,35 +331,15 @@ class Sinks:
                 Set(record_path(name), encode_record(following), stored.version)
             ]
             for topic, (_, version) in nodes.items():
-                path = _pending_path(topic, stored)
+                path = path_of_last(topic, stored)
                 operations.append(Delete(path, version))
             if await self._swap(stored, following, operations) is not None:
-                await self._prune(nodes)
+                await self.pending.prune(nodes)
         else:
             raise StoreUnavailableError(f"the record of the sink {name} changes all the time")
         if stored is not None and stored.record.state is SinkState.APPLIED:
             await self.clean(stored)
         return stored
-
-    async def _pending_nodes(self, stored: StoredSink) -> dict[str, tuple[PendingBatch, int]]:
-        """Return the pending nodes of the batch, with their versions."""
-        found: dict[str, tuple[PendingBatch, int]] = {}
-
-        async def read(topic: str) -> None:
-            path = _pending_path(topic, stored)
-            record = await self.store.get(path)
-            if record is not None:
-                found[topic] = decode_pending(record.value, path), record.stat.version
-
-        # The record was read after a sync, so these reads are not older.
-        await _each(stored.record.in_batch, read)
-        return found
-
-    async def _prune(self, topics: Iterable[str]) -> None:
-        """Delete the parents of pending nodes that have no children any more."""
-        for topic in topics:
-            with suppress(NoRecordError, NotEmptyError, OutcomeUnknownError):
-                await self.store.delete(pending_root(topic), ANY)
 
     async def clean(self, stored: StoredSink) -> bool:
         """Delete the staging of an APPLIED batch; return True if nothing of it is left."""
@@ -640,7 +357,8 @@ class Sinks:
             if not await self.ledgers.delete(share.ledger_id, stored.name, share.attempt):
                 left.append(share.ledger_id)
 
-        await _each([ShareRef(each.attempt, each.ledger_id) for each in manifest.ledgers], delete)
+        shares = [ShareRef(each.attempt, each.ledger_id) for each in manifest.ledgers]
+        await for_each(shares, delete)
         return not left and await self.ledgers.delete(record.manifest.ledger_id, stored.name)
 
     # -- decisions of an operator
@@ -648,20 +366,20 @@ class Sinks:
     async def forget(self, name: str) -> SinkRecord:
         """Let the next commit come from any query.  Raise SinkRefusedError, NoRecordError."""
         for _ in range(_ATTEMPTS):
-            stored = await self._existing(name)
-            following = stored.record.forget(self.new_id())
+            stored = await self.records.existing(name)
+            following = stored.record.forget(self.records.new_id())
             if stored.record.state is SinkState.APPLIED and not await self.clean(stored):
                 # A driver that still has these shares could commit them once more.
                 raise StoreUnavailableError(
                     f"the staging ledgers of the sink {name} cannot be deleted now: try again"
                 )
-            if await self._set(stored, following):
+            if await self.records.replace(stored, following):
                 return following
         raise StoreUnavailableError(f"the record of the sink {name} changes all the time")
 
     async def move(self, name: str, checkpoint: str) -> SinkRecord:
-        await self._existing(name)
-        return await self.change(name, lambda record: record.move(checkpoint))
+        await self.records.existing(name)
+        return await self.records.change(name, lambda record: record.move(checkpoint))
 
     async def skip(self, name: str, topic: str) -> SinkRecord:
         """Give up the rest of a blocked batch in one topic partition."""
@@ -679,41 +397,20 @@ class Sinks:
     ) -> SinkRecord:
         """Apply a rule, and delete the pending nodes of topic partitions (None: of all)."""
         for _ in range(_ATTEMPTS):
-            stored = await self._existing(name)
+            stored = await self.records.existing(name)
             following = rule(stored.record)
-            nodes = await self._pending_nodes(stored)
+            nodes = await self.pending.of_batch(stored)
             operations: list[Operation] = [
                 Set(record_path(name), encode_record(following), stored.version)
             ]
             for topic, (_, version) in nodes.items():
                 if topics is None or topic in topics:
-                    path = _pending_path(topic, stored)
+                    path = path_of_last(topic, stored)
                     operations.append(Delete(path, version))
             done = await self._swap(stored, following, operations)
             if done is not None:
                 return done
         raise StoreUnavailableError(f"the record of the sink {name} changes all the time")
-
-    async def _existing(self, name: str) -> StoredSink:
-        stored = await self.find(name)
-        if stored is None:
-            raise NoRecordError(f"there is no sink {name}")
-        return stored
-
-
-def demands(ends: Iterable[StagingEnd]) -> dict[str, Demand]:
-    """Return what staged entries will append to each topic partition."""
-    found: dict[str, Demand] = {}
-    for end in ends:
-        for run in end.runs:
-            topic = end.topics[run.topic]
-            before = found.get(topic, Demand(0, 0, 0))
-            found[topic] = Demand(
-                before.entries + run.entries,
-                before.bytes + run.bytes,
-                max(before.largest, end.largest),
-            )
-    return found
 
 
 def _is_same(found: SinkRecord, following: SinkRecord) -> bool:
@@ -735,49 +432,5 @@ def _is_same(found: SinkRecord, following: SinkRecord) -> bool:
     )
 
 
-def _marked(pending: PendingBatch) -> PendingBatch:
-    return PendingBatch(
-        pending.version,
-        pending.sink,
-        pending.batch_id,
-        pending.ledger_id,
-        pending.checksum,
-        pending.created,
-        pending.first,
-        pending.entries,
-        applied=True,
-    )
-
-
-def _stored(name: str, record: Record) -> StoredSink:
-    found = decode_record(record.value, name)
-    return StoredSink(name, found, record.stat.version, record.stat.modified_ms)
-
-
-def _pending_path(topic: str, stored: StoredSink) -> str:
-    """Return the path of the pending node of the last batch."""
-    return pending_path(topic, stored.record.sink_id, stored.record.batch_id)
-
-
 def _list_path(topic: str) -> str:
     return log_path(TopicName.parse(topic).managed_ledger_name)
-
-
-async def _each(items: Iterable[_T], act: Callable[[_T], Awaitable[None]]) -> None:
-    """Call `act` for all items, several at a time, and raise the first error."""
-    errors: list[Exception] = []
-    limiter = trio.CapacityLimiter(_AT_ONCE)
-
-    async def run(item: _T) -> None:
-        async with limiter:
-            if not errors:
-                try:
-                    await act(item)
-                except Exception as error:
-                    errors.append(error)
-
-    async with trio.open_nursery() as nursery:
-        for item in items:
-            nursery.start_soon(run, item)
-    if errors:
-        raise errors[0]

@@ -25,7 +25,8 @@ from daybook.clients.python.client import Client
 from daybook.clients.python.connect import connect
 from daybook.clients.python.errors import BrokerError
 from daybook.clients.python.limits import ClientLimits
-from daybook.clients.python.messages import EARLIEST, Message
+from daybook.clients.python.message_id import EARLIEST
+from daybook.clients.python.messages import Message
 from daybook.wire.arena import ArenaPool
 from daybook.wire.connection import FrameConnection
 from daybook.wire.errors import WireError

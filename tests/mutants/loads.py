@@ -191,8 +191,8 @@ MUTANTS = [
     Mutant(
         id="LR20",
         rule="a topic that is loaded finds its pending batches by one read of all topics -> not",
-        module="daybook.managed_ledger.sinks.commit",
-        name="Sinks.shared_pending_of",
+        module="daybook.managed_ledger.sinks.pending",
+        name="PendingNodes.shared_of_topic",
         replacement=Edit("topics[at] != encoded", "True"),
         caught_by="tests:tests/broker/sinks/test_faults.py -k owner_is_killed",
     ),

@@ -4,6 +4,7 @@ from tests.mutants.patch import Edit, Mutant
 
 _RULES = "daybook.managed_ledger.protocol.sink"
 _COMMIT = "daybook.managed_ledger.sinks.commit"
+_STORED = "daybook.managed_ledger.sinks.stored"
 _PROGRESS = "daybook.managed_ledger.sinks.progress"
 _TOPIC = "daybook.broker.sinks.topic_sinks"
 _TOPICS = "daybook.broker.topics.topics"
@@ -380,8 +381,8 @@ MUTANTS = [
     Mutant(
         id="SK41",
         rule="a role has a quarter of all sinks -> all of them",
-        module=_COMMIT,
-        name="Sinks._check_number",
+        module=_STORED,
+        name="StoredSinks.check_number",
         replacement=Edit("own.stat.children_count >= ROLE_SINKS_MAX", "False"),
         caught_by=f"{_BY_LIMITS} -k quarter_of_all_sinks",
     ),
@@ -396,16 +397,16 @@ MUTANTS = [
     Mutant(
         id="SK43",
         rule="requests at the same time do not exceed the number of a role -> they do",
-        module=_COMMIT,
-        name="Sinks.reserve",
+        module=_STORED,
+        name="StoredSinks.reserve",
         replacement=Edit("async with self._reserving:", "if True:"),
         caught_by=f"{_BY_LIMITS} -k at_the_same_time",
     ),
     Mutant(
         id="SK44",
         rule="a record that the cleaner makes counts for the role -> for nobody",
-        module=_COMMIT,
-        name="Sinks.find_or_create",
+        module=_STORED,
+        name="StoredSinks.find_or_create",
         replacement=Edit("if role:", "if False:"),
         caught_by=f"{_BY_LIMITS} -k removed_record",
     ),

@@ -114,10 +114,10 @@ MUTANTS = [
         name="_unlink",
         replacement=Edit(
             "        os.unlink(path)\n        _sync_directory(os.path.dirname(path))\n"
-            "        return descriptor, os.fstat(descriptor).st_size\n",
+            "        return _RemovedFile(path, descriptor, os.fstat(descriptor).st_size)\n",
             "        size = os.fstat(descriptor).st_size\n        os.ftruncate(descriptor, 0)\n"
             "        os.unlink(path)\n        _sync_directory(os.path.dirname(path))\n"
-            "        return descriptor, size\n",
+            "        return _RemovedFile(path, descriptor, size)\n",
         ),
         caught_by=f"{_DISK_TESTS} -k large_file",
     ),

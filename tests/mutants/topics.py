@@ -179,9 +179,7 @@ MUTANTS = [
         rule="a list is the same one if its transaction is -> if its version is",
         module="daybook.managed_ledger.orphans",
         name="_Pass._is_unnamed",
-        replacement=Edit(
-            "(found.created_txid, found.version) == known", "found.version == known[1]"
-        ),
+        replacement=Edit("(stat.created_txid, stat.version) == known", "stat.version == known[1]"),
         caught_by=f"{_ORPHAN_TESTS} -k new_list",
     ),
     Mutant(

@@ -19,7 +19,7 @@ import trio
 
 from daybook.clients.python.client import Client
 from daybook.clients.python.connect import connect
-from daybook.clients.python.messages import MessageId
+from daybook.clients.python.message_id import MessageId
 from daybook.clients.testing.standalone import StandaloneProcess
 from tests.harness.standalone import admin_of, order, owner_of
 

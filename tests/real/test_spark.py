@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from daybook import schemas
 from daybook.clients.python import blocking
-from daybook.clients.python.messages import MessageId
+from daybook.clients.python.message_id import MessageId
 from daybook.clients.spark import LagListener
 from daybook.clients.spark.offsets import OffsetRange
 from daybook.clients.spark.options import ReadTask

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from daybook.clients.python.errors import InDoubtError
-from daybook.clients.python.messages import MessageId
+from daybook.clients.python.message_id import MessageId
 from tests.real.traffic import History
 
 

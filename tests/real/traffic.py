@@ -26,7 +26,7 @@ from daybook.clients.python.connect import connect
 from daybook.clients.python.consumer import Consumer
 from daybook.clients.python.errors import BrokerError, Outcome
 from daybook.clients.python.limits import ClientLimits
-from daybook.clients.python.messages import MessageId
+from daybook.clients.python.message_id import MessageId
 
 STEP_S = 0.005
 BURST = 5

@@ -15,7 +15,7 @@ import trio
 from daybook.clients.python.client import Client
 from daybook.clients.python.connect import connect
 from daybook.clients.python.errors import BrokerError
-from daybook.clients.python.messages import MessageId
+from daybook.clients.python.message_id import MessageId
 from tests.simulation.cluster import Cluster, eventually, start_cluster
 from tests.simulation.scheduler import HOST, Scheduler, run
 

@@ -252,10 +252,10 @@ def test_what_was_abandoned_is_not_committed_even_before_it_is_deleted() -> None
         running = stage.cluster.broker("broker-1")
         assert running is not None
         sinks = running.sinks.sinks
-        await sinks.find_or_create(SINK)
+        await sinks.records.find_or_create(SINK)
         gone = attempts(shares)
         await stage.cluster.call(
-            "broker-1", lambda: sinks.change(SINK, lambda record: record.abandon(gone, ()))
+            "broker-1", lambda: sinks.records.change(SINK, lambda record: record.abandon(gone, ()))
         )
         with pytest.raises(ConflictError, match="was abandoned"):
             await driver.commit(0, shares)

@@ -19,14 +19,13 @@ from daybook.broker.protocol.dispatch.interface import (
     Dispatch,
     Effect,
     Entry,
-    Place,
     Read,
     Replay,
     Rewind,
-    SlotRange,
     Taken,
     Want,
 )
+from daybook.broker.protocol.dispatch.places import Place, SlotRange
 from daybook.broker.protocol.dispatch.shared import SharedDispatch
 from daybook.managed_ledger.partial_acks import PartialAcks
 from daybook.managed_ledger.position import Position

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from daybook.broker.protocol.dispatch.interface import Place
+from daybook.broker.protocol.dispatch.places import Place
 
 if TYPE_CHECKING:
     from tests.storms.dispatch import DispatchStorm

@@ -5,7 +5,8 @@ returned and permitted.
 """
 
 from daybook.broker.protocol.dispatch.exclusive import ExclusiveDispatch
-from daybook.broker.protocol.dispatch.interface import Dispatch, DispatchLimits, Entry, Place
+from daybook.broker.protocol.dispatch.interface import Dispatch, DispatchLimits, Entry
+from daybook.broker.protocol.dispatch.places import Place
 from tests.storms.chance import Chance
 from tests.storms.dispatch_consumer import Consumer, Message
 from tests.storms.network import Network

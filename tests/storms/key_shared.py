@@ -13,15 +13,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from daybook.broker.protocol.dispatch.interface import (
-    Dispatch,
-    Effect,
-    Entry,
-    Replay,
-    SlotRange,
-    Want,
-)
+from daybook.broker.protocol.dispatch.interface import Dispatch, Effect, Entry, Replay, Want
 from daybook.broker.protocol.dispatch.key_shared import KeyPolicy, KeySharedDispatch
+from daybook.broker.protocol.dispatch.places import SlotRange
 from tests.storms.chance import Chance
 from tests.storms.dispatch import THIS, DispatchStorm
 from tests.storms.dispatch_consumer import Consumer, Message

@@ -11,6 +11,7 @@ returns what to read next, and `entries_read` takes the result.
 `broker.dispatch` does the reading, and owns cursors and connections.  To a machine an entry is an
 opaque token.
 
+    places       the names of consumers, entries and ranges of keys
     interface    entries, reads, effects, and the methods that all machines have
     blockers     why nothing is delivered, as data
     stall        when a subscription that could deliver counts as stalled

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from daybook.broker.protocol.dispatch.interface import ConsumerKey, Place
+from daybook.broker.protocol.dispatch.places import ConsumerKey, Place
 
 BLOCKERS_MAX = 100  # consumers that one answer names
 

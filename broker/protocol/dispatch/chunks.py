@@ -10,7 +10,8 @@ its message waits, for whatever reason.
 from collections.abc import Iterable
 from heapq import heappop, heappush
 
-from daybook.broker.protocol.dispatch.interface import ConsumerKey, Entry, Place
+from daybook.broker.protocol.dispatch.interface import Entry
+from daybook.broker.protocol.dispatch.places import ConsumerKey, Place
 
 _GROUPS_MAX = 10_000  # With more, the oldest is forgotten: its last chunk may never come.
 

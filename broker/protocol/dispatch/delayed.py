@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
-from daybook.broker.protocol.dispatch.interface import Place
+from daybook.broker.protocol.dispatch.places import Place
 
 Due: TypeAlias = tuple[Place, int]  # an entry, and the hash of its key
 

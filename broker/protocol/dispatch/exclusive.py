@@ -13,19 +13,17 @@ from dataclasses import dataclass
 
 from daybook.broker.protocol.dispatch.blockers import Blocker, Cause
 from daybook.broker.protocol.dispatch.interface import (
-    ConsumerKey,
     Deliver,
     DispatchLimits,
     Effect,
     Entry,
-    Place,
     Read,
     Rewind,
-    SlotRange,
     Taken,
     Want,
 )
 from daybook.broker.protocol.dispatch.pending import Batches, MeanEntry
+from daybook.broker.protocol.dispatch.places import ConsumerKey, Place, SlotRange
 
 
 @dataclass(slots=True)

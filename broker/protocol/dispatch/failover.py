@@ -18,14 +18,9 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from daybook.broker.protocol.dispatch.exclusive import ExclusiveDispatch, Served
-from daybook.broker.protocol.dispatch.interface import (
-    Activate,
-    ConsumerKey,
-    DispatchLimits,
-    Effect,
-    SlotRange,
-)
+from daybook.broker.protocol.dispatch.interface import Activate, DispatchLimits, Effect
 from daybook.broker.protocol.dispatch.murmur import murmur3, murmur3_each
+from daybook.broker.protocol.dispatch.places import ConsumerKey, SlotRange
 
 _POINTS = [str(point).encode() for point in range(100)]
 _RING = 1 << 31

@@ -9,14 +9,10 @@ the cursor has been rewound since that read began.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-if TYPE_CHECKING:
-    from daybook.broker.protocol.dispatch.blockers import Blocker
-
-ConsumerKey: TypeAlias = int
-Place: TypeAlias = tuple[int, int]  # ledger id, entry id
-SlotRange: TypeAlias = tuple[int, int]  # first and last slot of hashed keys
+from daybook.broker.protocol.dispatch.blockers import Blocker
+from daybook.broker.protocol.dispatch.places import ConsumerKey, Place, SlotRange
 
 
 @dataclass(slots=True)
@@ -267,6 +263,6 @@ class Dispatch(Protocol):
         """
         ...
 
-    def explain(self) -> list["Blocker"]:
+    def explain(self) -> list[Blocker]:
         """Return what keeps entries from consumers now; see `dispatch.blockers`."""
         ...

@@ -30,17 +30,15 @@ from enum import Enum
 from daybook.broker.protocol.dispatch.blockers import BLOCKERS_MAX, Blocker, Cause
 from daybook.broker.protocol.dispatch.delayed import Due
 from daybook.broker.protocol.dispatch.interface import (
-    ConsumerKey,
     DispatchLimits,
     Effect,
     Entry,
-    Place,
     Read,
     Replay,
-    SlotRange,
     Want,
 )
 from daybook.broker.protocol.dispatch.keys import Key
+from daybook.broker.protocol.dispatch.places import ConsumerKey, Place, SlotRange
 from daybook.broker.protocol.dispatch.ranges import (
     AutoSplitRanges,
     KeyRanges,

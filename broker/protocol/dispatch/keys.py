@@ -3,7 +3,8 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from daybook.broker.protocol.dispatch.interface import ConsumerKey, Entry, Place
+from daybook.broker.protocol.dispatch.interface import Entry
+from daybook.broker.protocol.dispatch.places import ConsumerKey, Place
 
 _GONE_MAX = 32
 

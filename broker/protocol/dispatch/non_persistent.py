@@ -16,14 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from daybook.broker.protocol.dispatch.failover import FailoverDispatch
-from daybook.broker.protocol.dispatch.interface import (
-    Activate,
-    ConsumerKey,
-    DispatchLimits,
-    Effect,
-    Entry,
-    SlotRange,
-)
+from daybook.broker.protocol.dispatch.interface import Activate, DispatchLimits, Effect, Entry
+from daybook.broker.protocol.dispatch.places import ConsumerKey, SlotRange
 from daybook.broker.protocol.dispatch.ranges import KeyRanges
 
 _FAR_MS = 1 << 60

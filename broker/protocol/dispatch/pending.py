@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush, nsmallest
 
-from daybook.broker.protocol.dispatch.interface import ConsumerKey, Place
+from daybook.broker.protocol.dispatch.places import ConsumerKey, Place
 
 _MEAN_WEIGHT = 0.05
 _COUNTS_MAX = 100_000  # counts of redeliveries that outlive the last consumer

@@ -20,8 +20,8 @@ from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import Protocol, TypeAlias
 
-from daybook.broker.protocol.dispatch.interface import ConsumerKey, SlotRange
 from daybook.broker.protocol.dispatch.murmur import murmur3_each
+from daybook.broker.protocol.dispatch.places import ConsumerKey, SlotRange
 
 SLOTS = 1 << 16
 RANGES_MAX = 1_000  # a sticky consumer names no more; each costs a look at those of the others

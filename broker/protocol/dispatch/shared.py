@@ -23,20 +23,18 @@ from daybook.broker.protocol.dispatch.blockers import BLOCKERS_MAX, Blocker, Cau
 from daybook.broker.protocol.dispatch.chunks import Chunks
 from daybook.broker.protocol.dispatch.delayed import Delayed, Due
 from daybook.broker.protocol.dispatch.interface import (
-    ConsumerKey,
     Deliver,
     DispatchLimits,
     Effect,
     Entry,
-    Place,
     Read,
     Replay,
     Rewind,
-    SlotRange,
     Taken,
     Want,
 )
 from daybook.broker.protocol.dispatch.pending import MeanEntry, ReplayQueue, Unacked
+from daybook.broker.protocol.dispatch.places import ConsumerKey, Place, SlotRange
 
 _DUE_WAITING_MAX = 10_000  # entries to be delivered, so that more which are due stay in the index
 

@@ -12,7 +12,7 @@ can be read.  So while all bookies are away, nothing is put aside.
 
 from dataclasses import dataclass
 
-from daybook.broker.protocol.dispatch.interface import Place
+from daybook.broker.protocol.dispatch.places import Place
 
 ASIDE_MAX = 1_000  # With more, the subscription waits.
 PATIENCE_S = 10.0

@@ -14,5 +14,6 @@ replay_plan  which part of an archive a replay writes next; pure
 replay_task  a Spark task that stages the messages of a file
 replay       one run of `daybook pipeline replay`
 times        offsets by publish time
+archived     an archive in front of a topic
 source       what the Spark source needs of an archive for `read=archive+live`
 """

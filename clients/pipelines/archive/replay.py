@@ -44,7 +44,7 @@ from daybook.clients.pipelines.archive.store import load
 from daybook.clients.python import blocking
 from daybook.clients.python.errors import NotFoundError, TopicNotFoundError
 from daybook.clients.python.limits import ClientLimits
-from daybook.clients.python.messages import Offset
+from daybook.clients.python.message_id import Offset
 from daybook.clients.python.schemas.schema import Schema, SchemaInfo
 from daybook.clients.python.sink_requests import Batch, Share, SinkRequests
 from daybook.clients.python.tls import TlsOptions

@@ -253,11 +253,11 @@ def test_who_fails_thrice_in_a_minute_is_not_trusted_for_a_while() -> None:
     for now in (0.0, 20.0, 40.0):
         assert quarantine.trusted(B1, now)
         for _ in range(5):  # several connections report the same failure
-            quarantine.failed(B1, now)
+            quarantine.failed(B1, now, "reset")
         assert B1 in quarantine
         assert not quarantine.trusted(B1, now)
-        assert quarantine.answered(B1)
-        assert not quarantine.answered(B1)
+        assert quarantine.answered(B1, now) is not None
+        assert quarantine.answered(B1, now) is None
     assert B1 not in quarantine
     assert not quarantine.trusted(B1, 339)
     assert quarantine.trusted(B1, 340)
@@ -267,8 +267,8 @@ def test_who_fails_thrice_in_a_minute_is_not_trusted_for_a_while() -> None:
 def test_failures_that_are_far_apart_are_forgotten() -> None:
     quarantine = Quarantine(QuarantineLimits())
     for now in range(0, 1000, 31):
-        quarantine.failed(B1, now)
-        quarantine.answered(B1)
+        quarantine.failed(B1, now, "reset")
+        quarantine.answered(B1, now)
         assert quarantine.trusted(B1, now)
 
 
@@ -283,7 +283,7 @@ async def test_a_full_or_busy_bookie_is_a_sound_one(
         one = BookieId("a0:1")
         for _ in range(3):
             directory.bookie_refused(one, status)
-            directory._quarantine.answered(one)
+            directory._quarantine.answered(one, trio.current_time())
         drawn = {b for _ in range(100) for b in (await directory.choose(QUORUMS)).ensemble}
         assert (one in drawn) == trusted
 
@@ -293,7 +293,7 @@ async def test_who_fails_often_is_taken_when_it_needs_to_be(autojump_clock: Cloc
         flapping = BookieId("b3:1")
         for _ in range(3):
             directory.bookie_failed(flapping, "reset")
-            directory._quarantine.answered(flapping)
+            directory._quarantine.answered(flapping, trio.current_time())
         assert directory.is_usable(flapping)
         chosen = (await directory.choose(QUORUMS)).ensemble
         assert flapping in chosen, "rather than all copies in one rack"

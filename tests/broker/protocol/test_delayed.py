@@ -13,11 +13,11 @@ from daybook.broker.protocol.dispatch.interface import (
     Deliver,
     DispatchLimits,
     Entry,
-    Place,
     Read,
     Replay,
     Taken,
 )
+from daybook.broker.protocol.dispatch.places import Place
 from daybook.broker.protocol.dispatch.shared import SharedDispatch
 
 STEP_MS = 1 << 10

@@ -10,11 +10,11 @@ from daybook.broker.protocol.dispatch.interface import (
     DispatchLimits,
     Effect,
     Entry,
-    Place,
     Read,
     Replay,
 )
 from daybook.broker.protocol.dispatch.key_shared import KeySharedDispatch
+from daybook.broker.protocol.dispatch.places import Place
 
 N = 6_000
 CONSUMERS = 300

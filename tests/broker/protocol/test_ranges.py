@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daybook.broker.protocol.dispatch.interface import SlotRange
 from daybook.broker.protocol.dispatch.murmur import murmur3
+from daybook.broker.protocol.dispatch.places import SlotRange
 from daybook.broker.protocol.dispatch.ranges import (
     SLOTS,
     AutoSplitRanges,

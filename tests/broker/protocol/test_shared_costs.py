@@ -4,13 +4,8 @@ from typing import Any
 
 import pytest
 
-from daybook.broker.protocol.dispatch.interface import (
-    ConsumerKey,
-    Deliver,
-    DispatchLimits,
-    Entry,
-    Read,
-)
+from daybook.broker.protocol.dispatch.interface import Deliver, DispatchLimits, Entry, Read
+from daybook.broker.protocol.dispatch.places import ConsumerKey
 from daybook.broker.protocol.dispatch.shared import SharedConsumer, SharedDispatch
 
 N = 1_000

@@ -11,7 +11,7 @@ from daybook.broker.namespaces.policy_table import DEDUPLICATION, RETENTION
 from daybook.broker.namespaces.policy_types import Retention
 from daybook.managed_ledger.log import ManagedLedger
 from daybook.managed_ledger.protocol.sink import SinkRecord
-from daybook.managed_ledger.sinks.commit import Demand
+from daybook.managed_ledger.sinks.batch import Demand
 from daybook.managed_ledger.sinks.progress import progress_of
 from daybook.managed_ledger.sinks.record import decode_record, record_path
 from daybook.wire.metadata.store import Operation, OutcomeUnknownError, Record

@@ -22,9 +22,9 @@ from daybook.managed_ledger.protocol.sink import (
     SinkRefusedError,
 )
 from daybook.managed_ledger.records import TREE
-from daybook.managed_ledger.sinks import commit
+from daybook.managed_ledger.sinks import stored as stored_sinks
+from daybook.managed_ledger.sinks.batch import ShareRef
 from daybook.managed_ledger.sinks.cleaning import StagingCleaner
-from daybook.managed_ledger.sinks.commit import ShareRef
 from daybook.managed_ledger.sinks.ledgers import SinkLedger, sink_ledger_of
 from daybook.managed_ledger.sinks.record import of_role_path
 from tests.broker.sinks.test_rest import BATCH, batch_of
@@ -96,7 +96,7 @@ def test_a_batch_that_exceeds_a_limit_is_refused() -> None:
             assert (status, why in text) == (412, True), (why, status, text[:200])
         for name in ("a%0Ab", "a%00b"):
             assert (await ask(world, "POST", f"{name}/commit", GOOD))[0] == 412
-        assert await world.sinks.sinks.names() == []
+        assert await world.sinks.sinks.records.names() == []
 
     simulated(story)
 
@@ -122,7 +122,7 @@ def test_requests_that_store_nothing_leave_no_record() -> None:
         for path, shares in [("abort", []), ("abort", [SHARE]), ("commit", [SHARE])]:
             status, _ = await ask(world, "POST", f"s/{path}", {**GOOD, "shares": shares})
             assert status == (200 if path == "abort" else 409)
-        assert await world.sinks.sinks.names() == []
+        assert await world.sinks.sinks.records.names() == []
 
     simulated(story)
 
@@ -139,7 +139,7 @@ def test_an_empty_first_batch_names_its_topics_in_the_record(topics: dict[str, i
         done = await driver.commit(SINK, empty, [None, None], checkpoint=CHECKPOINT)
         assert done.outcome == "committed"
         assert (await driver.roll_forward(SINK, topics=topics)).state == "APPLIED"
-        stored = await world.sinks.sinks.find(SINK)
+        stored = await world.sinks.sinks.records.find(SINK)
         assert stored is not None
         assert stored.record.partitions == {named: SinkPartition(-1, 0, NO_BATCH)}
         again = await driver.commit(SINK, empty, [None, None], checkpoint=CHECKPOINT)
@@ -213,9 +213,12 @@ def test_the_role_of_a_caller_counts_with_authorization(on: bool) -> None:
             found.append(role)
             return ShareRef("a", 1)
 
-    class Sinks:
+    class Records:
         async def reserve(self, name: str, role: str) -> None:
             found.append(f"{role} reserves {name}")
+
+    class Sinks:
+        records = Records()
 
     nothing: Any = None
     attempts: Any = Attempts()
@@ -271,7 +274,7 @@ def test_a_refused_commit_names_no_topics_of_others() -> None:
 
 
 def test_the_number_of_sinks_is_bounded(monkeypatch: Any) -> None:
-    monkeypatch.setattr(commit, "SINKS_MAX", 2)
+    monkeypatch.setattr(stored_sinks, "SINKS_MAX", 2)
 
     async def story(world: World) -> None:
         driver = driver_of(world)
@@ -287,8 +290,8 @@ def test_the_number_of_sinks_is_bounded(monkeypatch: Any) -> None:
 
 
 def test_a_role_has_a_quarter_of_all_sinks(monkeypatch: Any) -> None:
-    assert commit.ROLE_SINKS_MAX * 4 == commit.SINKS_MAX
-    monkeypatch.setattr(commit, "ROLE_SINKS_MAX", 2)
+    assert stored_sinks.ROLE_SINKS_MAX * 4 == stored_sinks.SINKS_MAX
+    monkeypatch.setattr(stored_sinks, "ROLE_SINKS_MAX", 2)
 
     async def story(world: World) -> None:
         parts, store = world.sinks, world.sinks.sinks.store
@@ -313,7 +316,7 @@ def test_a_role_has_a_quarter_of_all_sinks(monkeypatch: Any) -> None:
         for action in ("begin", "commit"):
             with pytest.raises(BrokerConflictError, match=r"'greedy' has 2 sinks.*sinks forget"):
                 await act("greedy", "c", action)
-        assert sorted(await parts.sinks.names()) == ["a", "b"]
+        assert sorted(await parts.sinks.records.names()) == ["a", "b"]
         # Sinks that are there go on, and others have their own number.
         assert await act("greedy", "a", "commit", 1) == "committed"
         assert await act("greedy", "b", "begin") == "given up"
@@ -340,7 +343,7 @@ def test_a_role_has_a_quarter_of_all_sinks(monkeypatch: Any) -> None:
 
 
 def test_requests_at_the_same_time_do_not_exceed_the_number_of_a_role(monkeypatch: Any) -> None:
-    monkeypatch.setattr(commit, "ROLE_SINKS_MAX", 3)
+    monkeypatch.setattr(stored_sinks, "ROLE_SINKS_MAX", 3)
 
     async def story(world: World) -> None:
         sinks, refused = world.sinks.sinks, 0
@@ -348,7 +351,7 @@ def test_requests_at_the_same_time_do_not_exceed_the_number_of_a_role(monkeypatc
         async def reserve(name: str) -> None:
             nonlocal refused
             try:
-                await sinks.reserve(name, "greedy")
+                await sinks.records.reserve(name, "greedy")
             except SinkRefusedError:
                 refused += 1
 
@@ -358,7 +361,7 @@ def test_requests_at_the_same_time_do_not_exceed_the_number_of_a_role(monkeypatc
                     nursery.start_soon(reserve, name)
 
         await world.cluster.call(world.here, run)
-        assert (len(await sinks.names()), refused) == (3, 5)
+        assert (len(await sinks.records.names()), refused) == (3, 5)
 
     simulated(story)
 
@@ -374,15 +377,15 @@ def test_a_removed_record_comes_back_for_its_role() -> None:
         assert sink_ledger_of(stored.metadata.custom) == owner
         tree = stored.metadata.custom[TREE].decode()
         assert await StagingCleaner(sinks, LateClock()).remove(ledger_id, stored, tree)
-        found = await sinks.find("s")
+        found = await sinks.records.find("s")
         assert found is not None
         assert found.record.role == "greedy"
         assert await sinks.store.get_children(of_role_path("greedy")) == ["s"]
         # Somebody deletes the record, or the node that counts it, by hand.
         await sinks.store.delete("/daybook/sinks/s", -1)
-        found = await sinks.find_or_create("s", "greedy")
+        found = await sinks.records.find_or_create("s", "greedy")
         await sinks.store.delete(f"{of_role_path('greedy')}/s", -1)
-        await sinks.delete_record(found)
-        assert await sinks.find("s") is None
+        await sinks.records.delete_record(found)
+        assert await sinks.records.find("s") is None
 
     simulated(story)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from daybook.clients.pipelines.archive.archived import Archived
 from daybook.clients.pipelines.archive.errors import ArchiveError
 from daybook.clients.pipelines.archive.files import ArchiveFiles
 from daybook.clients.pipelines.archive.manifest import (
@@ -19,7 +20,7 @@ from daybook.clients.pipelines.archive.manifest import (
     Manifest,
 )
 from daybook.clients.pipelines.archive.run import begin, limit_numbers, with_schemas, with_step
-from daybook.clients.pipelines.archive.source import Archived, held_with_archive
+from daybook.clients.pipelines.archive.source import held_with_archive
 from daybook.clients.pipelines.archive.store import ArchiveStore
 from daybook.clients.python.reader import TopicLedgers
 from daybook.clients.spark.offsets import (

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from daybook.clients.pipelines.archive.archived import Archived
 from daybook.clients.pipelines.archive.errors import ArchiveError
 from daybook.clients.pipelines.archive.manifest import ArchivedPartition
-from daybook.clients.pipelines.archive.source import Archived
 from daybook.clients.pipelines.archive.times import first_published
 from daybook.clients.python.limits import ClientLimits
 from daybook.clients.spark.columns import TIME_MS_MAX

@@ -14,7 +14,7 @@ from daybook.clients.python.client import Client
 from daybook.clients.python.connect import connect
 from daybook.clients.python.errors import BrokerError
 from daybook.clients.python.limits import ClientLimits
-from daybook.clients.python.messages import MessageId
+from daybook.clients.python.message_id import MessageId
 from daybook.wire.batch import iter_batch, parse_metadata
 from tests.clients.python.fake_broker import FakeBroker, FakeCluster
 from tests.harness.clocks import VirtualClock

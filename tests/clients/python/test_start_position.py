@@ -2,7 +2,8 @@
 
 from weakref import ref
 
-from daybook.clients.python.messages import EARLIEST, LATEST, Entry, Message, MessageId, Offset
+from daybook.clients.python.message_id import EARLIEST, LATEST, MessageId, Offset
+from daybook.clients.python.messages import Entry, Message
 from daybook.clients.python.start_position import StartPosition
 from daybook.wire.batch import SingleMetadata
 

@@ -1,6 +1,6 @@
 """A stored entry of the admin REST: one message, a batch, and what cannot be split."""
 
-from daybook.clients.python.messages import MessageId
+from daybook.clients.python.message_id import MessageId
 from daybook.clients.python.stored_entry import StoredEntry, StoredMessage
 from daybook.wire.batch import encode_batch
 from daybook.wire.proto import pulsar_pb2 as pb

@@ -4,7 +4,7 @@ import trio
 from trio.testing import MockClock
 
 import daybook
-from daybook.clients.python.messages import Offset
+from daybook.clients.python.message_id import Offset
 from daybook.wire.batch import parse_metadata, split_broker_metadata
 from daybook.wire.topics import TopicName
 from tests.clients.python.fake_broker import fake_cluster

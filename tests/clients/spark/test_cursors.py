@@ -7,7 +7,7 @@ import pytest
 
 from daybook.clients.python import blocking
 from daybook.clients.python.errors import BusyError, NotReadyError
-from daybook.clients.python.messages import Offset
+from daybook.clients.python.message_id import Offset
 from daybook.clients.spark.cursors import Cursors
 from daybook.clients.spark.offsets import Partition, Progress, Retained
 from daybook.clients.spark.topics import Held

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daybook.clients.python.messages import MessageId, Offset
+from daybook.clients.python.message_id import MessageId, Offset
 from daybook.clients.python.reader import DeliveredEntry
 from daybook.clients.python.reader import OffsetRange as Held
 from daybook.clients.spark import columns, worker

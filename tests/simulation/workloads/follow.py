@@ -9,7 +9,8 @@ import trio
 from daybook.clients.python.client import Client
 from daybook.clients.python.consumer import MessageSource
 from daybook.clients.python.errors import BrokerError, CorruptMessageError, TopicNotFoundError
-from daybook.clients.python.messages import Message, Offset
+from daybook.clients.python.message_id import Offset
+from daybook.clients.python.messages import Message
 from daybook.clients.python.start_position import Start
 from tests.history.events import Follows, Read
 from tests.history.recorder import Recorder

@@ -2,7 +2,8 @@
 
 from zlib import crc32
 
-from daybook.clients.python.messages import Message, MessageId
+from daybook.clients.python.message_id import MessageId
+from daybook.clients.python.messages import Message
 from tests.history.events import Position
 
 _END = b"|"

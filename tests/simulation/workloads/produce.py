@@ -20,7 +20,7 @@ from daybook.clients.python.errors import (
     Outcome,
     TopicTerminatedError,
 )
-from daybook.clients.python.messages import MessageId
+from daybook.clients.python.message_id import MessageId
 from daybook.clients.python.producer import Producer
 from tests.history.events import Error, Ok, Send, Unknown
 from tests.simulation.acts import DriftClock
