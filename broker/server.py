@@ -32,6 +32,7 @@ from daybook.broker.formats import READABLE, Formats
 from daybook.broker.joining import bind_to_ledgers, prepare_cluster
 from daybook.broker.limits import BrokerLimits
 from daybook.broker.metrics import BrokerMetrics
+from daybook.broker.own_certificate import check_own_certificate
 from daybook.broker.ownership.leader import Leader
 from daybook.broker.ownership.membership import Identity
 from daybook.broker.ownership.ownership import Ownership
@@ -199,6 +200,7 @@ class _Broker:
     async def start(self, nursery: trio.Nursery) -> RunningBroker:
         on, stored, cluster, access = self.on, self.stored, self.cluster, self.access
         self._warn_of_plain_ports()
+        check_own_certificate(on.config, self.identity, on.tls, on.log)
         await check_own_token(on.config, access.authentication, cluster.token, on.log)
         await bind_to_ledgers(on.config, on.store, on.rng, on.ledgers, cluster.ownership, on.log)
         await prepare_cluster(on.config, on.store, self.identity, stored.tenancy, on.log)
