@@ -1,7 +1,7 @@
 """The check of a broker's own certificate, before other brokers depend on it.
 
-Other brokers have the same settings.  So this broker knows before it joins whether they would accept
-its certificate.  A broker that they cannot reach would be of no use to them.
+Other brokers have the same settings.  So this broker knows before it joins whether they would
+accept its certificate.  A broker that they cannot reach would be of no use to them.
 """
 
 from daybook.broker.config import BrokerConfig
