@@ -37,7 +37,7 @@ from daybook.wire.clock import SystemClock
 from daybook.wire.descriptors import ShortageLog, bounds_of_ports
 from daybook.wire.errors import TlsError
 from daybook.wire.http import CutClients, HttpPort
-from daybook.wire.logging import Log, LogLimiter, log_to_stderr
+from daybook.wire.logging import Log, LogLimiter, forward_to, log_to_stderr
 from daybook.wire.metadata.announce import Process
 from daybook.wire.metadata.store import MetadataError
 from daybook.wire.metadata.zookeeper import open_zookeeper
@@ -67,6 +67,7 @@ def main() -> int:
         return _BAD_CONFIG
     process.prepare()
     log = log_to_stderr()
+    forward_to(log)
     _warn_of_exposure(config, log)
     try:
         config = _within_descriptors(config, log)

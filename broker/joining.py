@@ -1,8 +1,8 @@
 """The steps of a broker in its cluster before it announces itself.
 
 A broker first checks that its ledgers are those of the topics, before it writes anything.  Then it
-creates the first namespace, and waits for bookies that start at the same time.  While the metadata
-store does not answer, each step is tried again.
+creates the first namespace, waits for bookies that start at the same time, and asks them whether
+they let it in.  While the metadata store does not answer, each step is tried again.
 """
 
 from random import Random
@@ -10,8 +10,11 @@ from random import Random
 import trio
 
 from daybook.bookie.errors import RegistryError
+from daybook.bookie.ledger.client import LedgerClient
+from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.cookies import known_bookies
 from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.registrations import writable_bookies
 from daybook.broker.config import BrokerConfig
 from daybook.broker.errors import CannotJoinError, UnavailableError
 from daybook.broker.namespaces.records import ClusterData
@@ -29,6 +32,8 @@ _RETRY_S = 0.2
 _BOOKIES_WANTED = 3
 _BOOKIES_SETTLE_S = 2.0
 _BOOKIES_NONE_S = 10.0
+_ASKED_EVERY_S = 0.2  # The first bookie usually answers before the second one is asked.
+_ASKED_S = 10.0  # more than a connection with TLS and a password may take
 
 
 async def bind_to_ledgers(
@@ -125,3 +130,33 @@ async def _wait_for_bookies(store: MetadataStore, paths: LedgerPaths) -> None:
         if trio.current_time() - since >= patience_s:
             return
         await trio.sleep(_RETRY_S)
+
+
+async def check_bookies(client: LedgerClient, store: MetadataStore, paths: LedgerPaths) -> None:
+    """Raise CannotJoinError if all bookies that answer refuse this broker.
+
+    It would take bundles, and could serve none of them.  A broker may start before all bookies.
+    """
+    try:
+        asked = await writable_bookies(store, paths)
+    except (MetadataError, RegistryError):
+        return  # Nothing is known of any bookie.
+    bookies = client.context.bookies
+    with trio.move_on_after(_ASKED_S):
+        async with trio.open_nursery() as nursery:
+
+            async def ask(bookie: BookieId, after_s: float) -> None:
+                await trio.sleep(after_s)
+                if await bookies.probe(bookie):
+                    nursery.cancel_scope.cancel()
+
+            for index, bookie in enumerate(asked):
+                nursery.start_soon(ask, BookieId(bookie), index * _ASKED_EVERY_S)
+        if nursery.cancel_scope.cancelled_caught:
+            return
+    refusals = list(filter(None, (bookies.refusal_of(BookieId(bookie)) for bookie in asked)))
+    if refusals:
+        raise CannotJoinError(
+            f"this broker could serve no topic, because all bookies that answer refuse it"
+            f" ({len(refusals)} of {len(asked)}): {refusals[0]}"
+        )

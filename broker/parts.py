@@ -290,7 +290,10 @@ def _make_ownership(
     """Return the ownership, which loads and unloads the topics of its bundles."""
 
     async def is_dead(member: Member) -> bool:
-        return await probe.probe(member) is Verdict.DEAD
+        return (await probe.probe(member)).verdict is Verdict.DEAD
+
+    async def why_not_reached(member: Member) -> str:
+        return (await probe.probe(member)).why
 
     ownership = Ownership(
         on.store,
@@ -300,6 +303,7 @@ def _make_ownership(
         stored.topics,
         formats=on.formats.readable,
         is_dead=is_dead,
+        why_not_reached=why_not_reached,
         log=on.log,
     )
     stored.topics.attach(

@@ -21,6 +21,7 @@ import trio
 
 from daybook.bookie.ledger.client import open_ledger_client
 from daybook.bookie.ledger.security import BookieSecurity
+from daybook.bookie.registry.paths import LedgerPaths
 from daybook.broker.admin.access import Access
 from daybook.broker.admin.app import create_app
 from daybook.broker.admin.operations import Operations
@@ -29,9 +30,10 @@ from daybook.broker.config import BrokerConfig
 from daybook.broker.context import BrokerContext
 from daybook.broker.errors import PreconditionError
 from daybook.broker.formats import READABLE, Formats
-from daybook.broker.joining import bind_to_ledgers, prepare_cluster
+from daybook.broker.joining import bind_to_ledgers, check_bookies, prepare_cluster
 from daybook.broker.limits import BrokerLimits
 from daybook.broker.metrics import BrokerMetrics
+from daybook.broker.own_certificate import check_own_certificate
 from daybook.broker.ownership.leader import Leader
 from daybook.broker.ownership.membership import Identity
 from daybook.broker.ownership.ownership import Ownership
@@ -199,9 +201,11 @@ class _Broker:
     async def start(self, nursery: trio.Nursery) -> RunningBroker:
         on, stored, cluster, access = self.on, self.stored, self.cluster, self.access
         self._warn_of_plain_ports()
+        check_own_certificate(on.config, self.identity, on.tls, on.log)
         await check_own_token(on.config, access.authentication, cluster.token, on.log)
         await bind_to_ledgers(on.config, on.store, on.rng, on.ledgers, cluster.ownership, on.log)
         await prepare_cluster(on.config, on.store, self.identity, stored.tenancy, on.log)
+        await check_bookies(on.client, on.store, LedgerPaths(on.config.ledgers_root))
         await nursery.start(on.formats.run)
         await nursery.start(stored.schemas.registry.run)
         await nursery.start(stored.topics.run)
@@ -250,7 +254,7 @@ class _Broker:
         app = create_app(
             self.admin.operations,
             self.clients.metrics.scrape,
-            why_not_ready=self.clients.probe.why_not_ready,
+            why_not_ready=self._why_not_ready,
             body_bytes_max=config.http_body_bytes_max,
             of_sinks=self.admin.sinks,
             staged_bytes_max=max(BODY_BYTES_MAX, config.max_message_size),
@@ -260,6 +264,14 @@ class _Broker:
         )
         for port in self.on.ports.for_http:
             await nursery.start(port.serve, app)
+
+    async def _why_not_ready(self) -> str:
+        """Return "" if this broker can serve topics, else what prevents it."""
+        if why := await self.clients.probe.why_not_ready():
+            return f"the service port does not serve: {why}"
+        if why := self.on.client.refused_by_all():
+            return f"every bookie refuses this broker: {why}"
+        return ""
 
     def _running(self, nursery: trio.Nursery) -> RunningBroker:
         ports, clients = self.on.ports, self.clients

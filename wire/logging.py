@@ -16,7 +16,15 @@ import trio
 from structlog.typing import EventDict
 from structlog.typing import FilteringBoundLogger as Log
 
-__all__ = ["LIMITER_INTERVAL_S", "Log", "LogLimiter", "log_to_stderr", "silent_log", "std_log"]
+__all__ = [
+    "LIMITER_INTERVAL_S",
+    "Log",
+    "LogLimiter",
+    "forward_to",
+    "log_to_stderr",
+    "silent_log",
+    "std_log",
+]
 
 LIMITER_INTERVAL_S = 60.0
 _KINDS_MAX = 1_000  # remembered by one limiter; the kind logged longest ago is forgotten first
@@ -55,6 +63,24 @@ def std_log(logger: logging.Logger) -> Log:
         wrapper_class=structlog.make_filtering_bound_logger("info"),
     )
     return log
+
+
+class _Forwarder(logging.Handler):
+    def __init__(self, log: Log) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        facts = {"exc_info": record.exc_info} if record.exc_info else {}
+        try:
+            self._log.log(record.levelno, record.getMessage(), logger=record.name, **facts)
+        except Exception:
+            self.handleError(record)
+
+
+def forward_to(log: Log) -> None:
+    """Give the warnings of libraries, which use the standard library's logging, this log's form."""
+    logging.getLogger().addHandler(_Forwarder(log))
 
 
 def _drop(_logger: object, _name: str, _event: EventDict) -> NoReturn:

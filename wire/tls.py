@@ -39,7 +39,7 @@ _PULLS = 16  # chunks without a byte of data, after which other tasks get their 
 _FIRST_BYTES = 16  # by which a protocol without TLS is known
 _HANDSHAKE, _ALERT = 0x16, 0x15  # how a record begins
 _NOTHING = memoryview(b"")
-_EXPIRED, _NOT_YET_VALID, _OTHER_HOST, _OTHER_ADDRESS = 10, 9, 62, 64  # OpenSSL's codes
+EXPIRED, NOT_YET_VALID, OTHER_HOST, OTHER_ADDRESS = 10, 9, 62, 64  # OpenSSL's codes
 
 
 class TlsStream:
@@ -387,16 +387,16 @@ def _refused_certificate(error: ssl.SSLCertVerificationError, host: str | None) 
     if host is None:
         return TlsRefusedError(f"the certificate of the client is refused: {why}")
     match error.verify_code:
-        case code if code in (_OTHER_HOST, _OTHER_ADDRESS):
+        case code if code in (OTHER_HOST, OTHER_ADDRESS):
             return TlsRefusedError(
                 f"the certificate of the server is not made out to {host}: connect with a name that"
                 " is in it, or turn the check off (verify_host)"
             )
-        case code if code == _EXPIRED:
+        case code if code == EXPIRED:
             return TlsRefusedError(
                 f"the certificate of {host} has expired: its operator has to renew it"
             )
-        case code if code == _NOT_YET_VALID:
+        case code if code == NOT_YET_VALID:
             return TlsRefusedError(f"the certificate of {host} is not valid yet: check the clocks")
         case _:
             return TlsRefusedError(

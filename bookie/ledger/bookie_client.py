@@ -50,7 +50,12 @@ from daybook.bookie.ledger.codecs import (
     VersionChoice,
 )
 from daybook.bookie.ledger.protocol.placement import BookieId
-from daybook.bookie.ledger.security import ANSWER_BYTES_MAX, BookieSecurity, BookieSecurityError
+from daybook.bookie.ledger.security import (
+    ANSWER_BYTES_MAX,
+    BookieRefusalError,
+    BookieSecurity,
+    BookieSecurityError,
+)
 from daybook.wire.arena import ArenaPool
 from daybook.wire.connection import FrameConnection
 from daybook.wire.errors import ConnectionLostError, WireError
@@ -489,6 +494,12 @@ class BookieConnection:
             self._scope.cancel()
 
 
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    why: str
+    final: bool  # Another attempt with the same credentials would end in the same way.
+
+
 class BookieClient:
     """All connections of one host to bookies."""
 
@@ -520,7 +531,7 @@ class BookieClient:
         self.flusher = flusher
         self._resolve = resolve
         self._security = security
-        self._refusals: dict[BookieId, str] = {}  # the last one of each bookie, which was logged
+        self._refusals: dict[BookieId, _Refusal] = {}  # the last one of each bookie, in the log
         self._connections: dict[tuple[BookieId, Purpose], list[BookieConnection]] = {}
 
     def open_channel(
@@ -555,11 +566,14 @@ class BookieClient:
         def callback(status: Status | None, entry: memoryview) -> None:
             nonlocal alive
             alive = status not in (None, Status.UNAUTHORIZED)
+            if alive:
+                self._refusals.pop(bookie, None)
             if status is Status.UNAUTHORIZED:
                 self._log_refusal(
                     bookie,
                     f"bookie {bookie} demands TLS or credentials of its clients: set bookie_tls, or"
                     " bookie_user and bookie_password_file",
+                    final=True,
                 )
             answered.set()
 
@@ -598,7 +612,7 @@ class BookieClient:
             await security.secure(connection, bookie, host, self.limits.secure_timeout_s)
             secured = True
         except BookieSecurityError as error:
-            self._log_refusal(bookie, str(error))
+            self._log_refusal(bookie, str(error), final=isinstance(error, BookieRefusalError))
             raise
         finally:
             if not secured:
@@ -613,11 +627,17 @@ class BookieClient:
         """
         return bookie in self._refusals
 
-    def _log_refusal(self, bookie: BookieId, why: str) -> None:
+    def refusal_of(self, bookie: BookieId) -> str:
+        """Return why the bookie refuses this client, "" if it does not, or if that is not sure."""
+        refusal = self._refusals.get(bookie)
+        return refusal.why if refusal is not None and refusal.final else ""
+
+    def _log_refusal(self, bookie: BookieId, why: str, *, final: bool) -> None:
         """Log why a bookie refuses this client, unless that was the last thing said about it."""
-        if self._refusals.get(bookie) != why:
-            self._refusals[bookie] = why
-            _log.warning("%s", why)
+        refusal = _Refusal(why, final)
+        if self._refusals.get(bookie) != refusal:
+            self._refusals[bookie] = refusal
+            _log.log(logging.ERROR if final else logging.WARNING, "%s", why)
 
     async def run(self) -> None:
         """Look for late requests, forever."""

@@ -81,6 +81,15 @@ class LedgerClient:
         """Return the largest entry, with header and digest, that all writable bookies take."""
         return self._context.limits.bookies.entry_bytes_max(self.directory.frame_bytes_max)
 
+    def refused_by_all(self) -> str:
+        """Return why each writable bookie refuses this client; "" if one may not."""
+        bookies, directory = self._context.bookies, self.directory
+        refusals = [
+            "" if directory.is_usable(bookie) else bookies.refusal_of(bookie)
+            for bookie in directory.writable
+        ]
+        return refusals[0] if refusals and all(refusals) else ""
+
     async def create(
         self,
         quorums: Quorums,

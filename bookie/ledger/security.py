@@ -29,7 +29,7 @@ import trio
 from daybook.wire.clock import WallClock
 from daybook.wire.connection import FrameConnection
 from daybook.wire.digest_md5 import DigestClient, DigestError
-from daybook.wire.errors import ConnectionLostError, TlsError, WireError
+from daybook.wire.errors import ConnectionLostError, TlsError, TlsRefusedError, WireError
 from daybook.wire.logging import Log
 from daybook.wire.messages import bookie_v3
 from daybook.wire.messages.bookie import AUTH_DISABLED
@@ -53,6 +53,10 @@ class BookieSecurityError(ConnectionLostError):
 
     The text is a sentence that says what to do.
     """
+
+
+class BookieRefusalError(BookieSecurityError):
+    """And another attempt would end in the same way.  A timeout, for one, proves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +168,8 @@ class BookieSecurity:
             ) from None
         except WireError as error:
             raise BookieSecurityError(f"bookie {bookie} breaks the protocol: {error}") from None
+        except TlsRefusedError as error:
+            raise BookieRefusalError(f"bookie {bookie}: {error}") from None
         except TlsError as error:
             raise BookieSecurityError(f"bookie {bookie}: {error}") from None
 
@@ -185,7 +191,7 @@ class BookieSecurity:
             connection.send([bookie_v3.encode_auth(step, SASL, token)])
             response = await answers.next_of(pb.AUTH, "the credentials")
             if response.status != pb.EOK:
-                raise BookieSecurityError(
+                raise BookieRefusalError(
                     f"bookie {bookie} refuses the user {self._user!r} or its password: compare"
                     " bookie_user and bookie_password_file with the users_file of the bookie"
                 )
@@ -198,7 +204,7 @@ class BookieSecurity:
                 else:
                     digest.check(message.payload)
             except DigestError as error:
-                raise BookieSecurityError(f"bookie {bookie}: {error}") from None
+                raise BookieRefusalError(f"bookie {bookie}: {error}") from None
 
 
 async def _start_tls(
@@ -208,7 +214,7 @@ async def _start_tls(
     connection.send([bookie_v3.encode_start_tls(0)])
     response = await answers.next_of(pb.START_TLS, "START_TLS")
     if response.status != pb.EOK:
-        raise BookieSecurityError(
+        raise BookieRefusalError(
             f"bookie {bookie} has no TLS, and bookie_tls is set, so it is not used: give it a"
             ' certificate (tls = "optional"), or leave bookie_tls out'
         )

@@ -39,7 +39,7 @@ from daybook.bookie.storage.index import open_rocks_index
 from daybook.wire import process
 from daybook.wire.clock import SystemClock
 from daybook.wire.descriptors import ShortageLog, bounds_of_ports
-from daybook.wire.logging import Log, log_to_stderr
+from daybook.wire.logging import Log, forward_to, log_to_stderr
 from daybook.wire.metadata.announce import Process
 from daybook.wire.metadata.store import MetadataError, MetadataStore
 from daybook.wire.metadata.zookeeper import open_zookeeper
@@ -70,6 +70,7 @@ def main(open_disk: Callable[[], Disk] = FileDisk) -> int:
         return _BAD_CONFIG
     process.prepare()
     log = log_to_stderr()
+    forward_to(log)
     _warn_of_exposure(config, log)
     try:
         config = _within_descriptors(config, log)

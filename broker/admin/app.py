@@ -5,8 +5,8 @@
 /metrics        Prometheus
 /healthz        the process runs: 200 as long as it answers at all
 /readyz         the broker can serve: its own service port answers the protocol within 2 s, and the
-                broker is registered and in contact with the metadata store; otherwise 503 with the
-                reason
+                broker is registered and in contact with the metadata store, and not every bookie
+                refuses its credentials; otherwise 503 with the reason
 
 /healthz and /readyz need no credentials.  /metrics needs some, and a right, if the settings say so
 (`metrics_need_credentials`), and all others as `security.rights` says.
@@ -48,7 +48,7 @@ def create_app(
 ) -> ASGIApp:
     """Return the application.
 
-    `why_not_ready` probes the service port and returns "" if the port answers as it should.
+    `why_not_ready` returns "" if the broker can serve: it probes the service port, too.
     `staged_bytes_max` bounds the bodies of requests about sinks, which have entries.
     """
 
@@ -69,7 +69,7 @@ def create_app(
         except BrokerError as error:
             return PlainTextResponse(str(error), 503)
         if why := await why_not_ready():
-            return PlainTextResponse(f"the service port does not serve: {why}", 503)
+            return PlainTextResponse(why, 503)
         return PlainTextResponse("ok")
 
     endpoints = Endpoints(operations, body_bytes_max, log, access)

@@ -1,8 +1,9 @@
 """The bundles that this broker owns, by records in the store: the shell of `protocol.ownership`.
 
 `run` joins the cluster, and joins again after a lost session or when a peer has removed this
-broker.  A lookup calls `acquire`; the loading of a topic asks `may_load`.  The topics of a bundle
-are closed in good order when it is released, and dropped at once when it is lost.
+broker; after a pause if that is repeated (`protocol.rejoining`).  A lookup calls `acquire`; the
+loading of a topic asks `may_load`.  The topics of a bundle are closed in good order when it is
+released, and dropped at once when it is lost.
 
 A bundle is handed over in four steps (`hand_over` begins them, see `ownership.hand_over`):
 
@@ -74,6 +75,7 @@ from daybook.broker.protocol.ownership import (
     SplitRecord,
     TakeRecord,
 )
+from daybook.broker.protocol.rejoining import RejoinPauses
 from daybook.broker.topics.topics import Topics
 from daybook.wire.errors import MalformedError
 from daybook.wire.logging import Log
@@ -139,6 +141,10 @@ class _HandOver:
     taken: trio.Event = field(default_factory=trio.Event)
 
 
+WhyNotReached = Callable[[Member], Awaitable[str]]
+"""Asks the service port of a broker as its peers do; returns what they find wrong, or ""."""
+
+
 class _Waiter:
     """One caller that waits for the answer about a bundle.  OURS also means: it was released."""
 
@@ -160,6 +166,7 @@ class Ownership:
         *,
         formats: Sequence[str],
         is_dead: DeathCheck,
+        why_not_reached: WhyNotReached,
         log: Log,
     ) -> None:
         self._log = log
@@ -170,6 +177,9 @@ class Ownership:
         self._policies = policies
         self._topics = topics
         self._is_dead = is_dead
+        self._why_not_reached = why_not_reached
+        self._pauses = RejoinPauses()
+        self._join_at_s = -inf  # not before, because others have removed this broker
         self._protocol = OwnershipProtocol()
         self._nursery: trio.Nursery | None = None
         self._guard: Guard | None = None  # the guard of the latest join
@@ -616,6 +626,11 @@ class Ownership:
     # -- the guard
 
     async def _join(self, term: int) -> None:
+        if trio.current_time() < self._join_at_s:
+            await trio.sleep_until(self._join_at_s)
+            if self._closing:
+                self._put_off = term
+                return
         async with self._joining:  # An earlier attempt, no longer wanted, ends soon.
             guard = await join(
                 self._store,
@@ -629,6 +644,7 @@ class Ownership:
             )
         if guard is not None and self._protocol.term == term:
             self._guard = guard
+            self._pauses.joined(trio.current_time())
             self._log.info("this broker joined the cluster", term=term)
             # This comes before the read, whose answer counts only when joined.
             self._perform_all(self._protocol.joined(term))
@@ -648,8 +664,29 @@ class Ownership:
                 await trio.sleep(_RETRY_S)
                 continue
             stands = record is not None and record.stat.owner == self._store.session_id
+            if not stands and self._protocol.is_in(term):
+                self._note_removal()
             self._perform_all(self._protocol.guard_seen(term, stands))
             return
+
+    def _note_removal(self) -> None:
+        """Put the next join off, if others have removed this broker again and again."""
+        pause_s = self._pauses.removed(trio.current_time())
+        if pause_s:
+            self._join_at_s = trio.current_time() + pause_s
+            self._start(self._tell_removal, pause_s)
+        else:
+            self._log.warning("another broker took this one for dead; it joins again at once")
+
+    async def _tell_removal(self, pause_s: float) -> None:
+        me = Member(self.identity.broker_id, self._store.session_id, self._registration)
+        why = await self._why_not_reached(me)
+        self._log.warning(
+            "other brokers remove this one again and again, because they take it for dead: it"
+            " waits before it joins again",
+            pause_s=pause_s,
+            why=why or "this broker reaches itself, so ask the logs of the others why they do not",
+        )
 
     def _guard_touched(self, term: int) -> None:
         self._start(self._read_guard, term)

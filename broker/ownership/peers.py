@@ -7,8 +7,12 @@ incarnation* answers in its place.  Silence is not death: if the host does not a
 cannot be reached, the records stay until the session ends.
 
 A wrong verdict costs a takeover and never data: the new owner fences the ledgers of the old one.
+
+Each verdict but ALIVE has a reason in words, which goes to the log.  The log of the broker that
+cannot be reached would not tell it.
 """
 
+from dataclasses import dataclass
 from enum import Enum, auto
 
 import trio
@@ -19,7 +23,7 @@ from daybook.broker.security.broker_token import BrokerToken
 from daybook.wire.arena import ArenaPool
 from daybook.wire.connection import FrameConnection
 from daybook.wire.errors import ConnectionLostError, NobodyListensError, WireError
-from daybook.wire.logging import Log
+from daybook.wire.logging import Log, LogLimiter
 from daybook.wire.messages.registry import BROKER_PROTOCOL_VERSION, Command, decode_frame, encode
 from daybook.wire.metadata.store import MetadataError, MetadataStore, SessionState
 from daybook.wire.outbox import Flusher
@@ -39,6 +43,15 @@ class Verdict(Enum):
     ALIVE = auto()
     DEAD = auto()
     SILENT = auto()  # it is unknown whether the process is alive
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """The verdict about a broker, with its reason, and the connection if it is ALIVE."""
+
+    verdict: Verdict
+    why: str = ""
+    connection: FrameConnection | None = None
 
 
 def server_version(incarnation: str) -> str:
@@ -128,22 +141,23 @@ class PeerProbe:
         self._arenas = arenas
         self._flusher = flusher
 
-    async def probe(self, member: Member) -> Verdict:
+    async def probe(self, member: Member) -> Probed:
         """Find out whether the process that registered as `member` is alive."""
-        verdict, connection = await self.connect(member)
-        if connection is not None:
-            connection.close()
-        return verdict
+        probed = await self.connect(member)
+        if probed.connection is not None:
+            probed.connection.close()
+        return probed
 
-    async def connect(self, member: Member) -> tuple[Verdict, FrameConnection | None]:
+    async def connect(self, member: Member) -> Probed:
         """Return the verdict, and the connection if it is ALIVE.  The caller closes it."""
         record = member.record
         url = self._network.url_of(record.pulsar_service_url, record.pulsar_service_url_tls) or ""
         if address_of(url) is None or member.record.incarnation is None:
             await trio.lowlevel.checkpoint()
-            return Verdict.SILENT, None  # Not a broker of this project: only its session tells.
+            # Not a broker of this project: only its session tells.
+            return Probed(Verdict.SILENT, f"it is no broker of Daybook ({url!r})")
         connection: FrameConnection | None = None
-        verdict = Verdict.SILENT
+        probed = Probed(Verdict.SILENT, f"{url} did not answer within {_CONNECT_TIMEOUT_S:g} s")
         try:
             with trio.move_on_after(_CONNECT_TIMEOUT_S):
                 stream = await self._network.connect(url)
@@ -154,29 +168,34 @@ class PeerProbe:
                     frame_bytes_max=_FRAME_BYTES_MAX,
                     name=f"peer {member.broker_id}",
                 )
-                verdict = await self._handshake(connection, member.record.incarnation)
+                probed = await self._handshake(connection, url, member.record.incarnation)
         except NobodyListensError:
-            verdict = Verdict.DEAD
-        except (ConnectionLostError, WireError):
-            verdict = Verdict.SILENT
+            probed = Probed(Verdict.DEAD, f"nothing listens at {url}")
+        except (ConnectionLostError, WireError) as error:
+            probed = Probed(Verdict.SILENT, f"{url} cannot be used: {error}")
         finally:
-            if connection is not None and verdict is not Verdict.ALIVE:
+            if connection is not None and probed.verdict is not Verdict.ALIVE:
                 connection.close()
-        return verdict, connection if verdict is Verdict.ALIVE else None
+        return probed
 
-    async def _handshake(self, connection: FrameConnection, incarnation: str) -> Verdict:
+    async def _handshake(self, connection: FrameConnection, url: str, incarnation: str) -> Probed:
         connection.send([greeting(self.token)])
         frames = await connection.receive()
         if not frames:
-            return Verdict.SILENT
+            return Probed(Verdict.SILENT, f"{url} has ended the connection without an answer")
         match decode_frame(frames[0]):
             case Command(body=pb.CommandConnected() as connected):
                 product, _, answered = connected.server_version.rpartition(" ")
                 if answered == incarnation:
-                    return Verdict.ALIVE
-                return Verdict.DEAD if product.startswith("Daybook/") else Verdict.SILENT
+                    return Probed(Verdict.ALIVE, "", connection)
+                if product.startswith("Daybook/"):
+                    return Probed(Verdict.DEAD, f"another process answers at {url}")
+                return Probed(Verdict.SILENT, f"what answers at {url} is no broker of Daybook")
+            case Command(body=pb.CommandError() as refused):
+                # Something answers, but does not accept us now.
+                return Probed(Verdict.SILENT, f"{url} refuses this broker: {refused.message}")
             case _:
-                return Verdict.SILENT  # Something answers, but does not accept us now.
+                return Probed(Verdict.SILENT, f"{url} did not answer as a broker does")
 
 
 async def _hold(connection: FrameConnection, token: BrokerToken) -> None:
@@ -201,6 +220,7 @@ class Peers:
         self, store: MetadataStore, identity: Identity, probe: PeerProbe, log: Log
     ) -> None:
         self._log = log
+        self._limited_log = LogLimiter(log)
         self._store = store
         self._identity = identity
         self._probe = probe
@@ -267,9 +287,10 @@ class Peers:
         with scope:
             failures = 0
             while True:
-                verdict, connection = await self._probe.connect(member)
-                if verdict is Verdict.DEAD:
-                    await self._remove(member)
+                probed = await self._probe.connect(member)
+                connection = probed.connection
+                if probed.verdict is Verdict.DEAD:
+                    await self._remove(member, probed.why)
                     # If it lives after all, it joins again, perhaps in the same session and before
                     # this broker reads the registrations: then it is monitored from the start.
                     await trio.sleep(_STORE_RETRY_S)
@@ -288,15 +309,27 @@ class Peers:
                     if trio.current_time() - since > _PAUSES_S[-1]:
                         failures = 0
                         continue  # without a pause: a peer that has just died is found out here
+                elif failures >= len(_PAUSES_S):
+                    self._tell_silent(member, probed.why)
                 await trio.sleep(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
                 failures += 1
 
-    async def _remove(self, member: Member) -> None:
+    def _tell_silent(self, member: Member, why: str) -> None:
+        """Log, once a minute, why a broker that may be alive cannot be asked."""
+        if member.record.incarnation is not None:
+            self._limited_log.warning(
+                "another broker cannot be reached, and keeps its bundles until its session ends",
+                kind=(member.broker_id, why),
+                peer=member.broker_id,
+                why=why,
+            )
+
+    async def _remove(self, member: Member, why: str) -> None:
         """Remove the records of a dead broker, so that its bundles are free."""
         # Noted first: this broker places no bundle there while the records are being removed.
         self._dead.add(member.session)
         self._log.warning(
-            "another broker is dead; its bundles will be released", peer=member.broker_id
+            "another broker is dead; its bundles will be released", peer=member.broker_id, why=why
         )
         while True:
             try:

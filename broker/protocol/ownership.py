@@ -280,12 +280,16 @@ class OwnershipProtocol:
             self.contact = self.session is SessionState.CONNECTED
         return self._pop_effects()
 
+    def is_in(self, term: int) -> bool:
+        """Return True if the guard of this term was written, and not found missing so far."""
+        return term == self.term and self.membership is Membership.IN
+
     def guard_seen(self, term: int, stands: bool) -> list[Effect]:
         """Our guard was read, on request or after its watch fired.
 
         `stands` is False if the guard is gone.
         """
-        if term != self.term or self.membership is not Membership.IN:
+        if not self.is_in(term):
             return self._pop_effects()
         if not stands:
             self._drop_all()

@@ -9,6 +9,8 @@ _WITH_CLIENT = "tests:tests/bookie/ledger/test_security.py"
 _RECORD = "tests:tests/bookie/server/test_permit_record.py"
 _TOKENS = "tests:tests/wire/test_digest_md5.py"
 
+_REFUSING = "tests:tests/broker/test_bookies_that_refuse.py"
+
 MUTANTS = [
     Mutant(
         id="BS01",
@@ -119,5 +121,21 @@ MUTANTS = [
         name="PermitRecord._write",
         replacement=Edit("if unproven:", "if False:"),
         caught_by=f"{_RECORD} -k stays_connected",
+    ),
+    Mutant(
+        id="JN11",
+        rule="a broker that all bookies refuse does not start -> it takes bundles",
+        module="daybook.broker.joining",
+        name="check_bookies",
+        replacement=Edit("    if refusals:", "    if False:"),
+        caught_by=f"{_REFUSING} -k does_not_start",
+    ),
+    Mutant(
+        id="JN12",
+        rule="a bookie that is silent refuses nobody -> it counts as one that refuses",
+        module="daybook.bookie.ledger.bookie_client",
+        name="BookieClient.refusal_of",
+        replacement=Edit("refusal is not None and refusal.final", "refusal is not None"),
+        caught_by=f"{_REFUSING} -k prove_nothing",
     ),
 ]

@@ -174,4 +174,28 @@ MUTANTS = [
         ),
         caught_by="tests:tests/broker/control/test_ownership.py -k removing",
     ),
+    Mutant(
+        id="JN01",
+        rule="a broker that is removed again and again waits longer each time -> joins at once",
+        module="daybook.broker.protocol.rejoining",
+        name="RejoinPauses.removed",
+        replacement=Edit("    return pause_s", "    return 0.0"),
+        caught_by="tests:tests/broker/protocol/test_rejoining.py",
+    ),
+    Mutant(
+        id="JN02",
+        rule="the pause comes before the join -> the broker joins in it",
+        module="daybook.broker.ownership.ownership",
+        name="Ownership._note_removal",
+        replacement=Edit("self._join_at_s = trio.current_time() + pause_s", "pass"),
+        caught_by=f"{_TESTS} -k again_and_again",
+    ),
+    Mutant(
+        id="JN03",
+        rule="a certificate for another host is refused at the start -> it is not looked at",
+        module="daybook.broker.own_certificate",
+        name="check_own_certificate",
+        replacement=Edit("fault = rehearse(", "fault = None and rehearse("),
+        caught_by="tests:tests/broker/test_own_certificate.py",
+    ),
 ]

@@ -17,7 +17,7 @@ from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.records import BrokerRecord
 from daybook.broker.namespaces.tenancy import Tenancy
 from daybook.broker.ownership.leader import Leader
-from daybook.broker.ownership.membership import Identity
+from daybook.broker.ownership.membership import Identity, Member
 from daybook.broker.ownership.ownership import Ownership
 from daybook.broker.ownership.peer_network import PeerNetwork
 from daybook.broker.ownership.peers import PeerProbe, Peers, Verdict, server_version
@@ -28,7 +28,7 @@ from daybook.broker.topics.topics import Topics
 from daybook.wire.arena import ArenaPool
 from daybook.wire.connection import FrameConnection
 from daybook.wire.errors import ConnectionLostError
-from daybook.wire.logging import silent_log
+from daybook.wire.logging import Log, silent_log
 from daybook.wire.messages.registry import encode
 from daybook.wire.metadata.memory import MemorySession, MemoryStore
 from daybook.wire.outbox import Flusher
@@ -98,8 +98,10 @@ class ControlPlane:
         config: BrokerConfig,
         http_url: str | None = None,
         readable: Sequence[str] = READABLE,
+        log: Log | None = None,
     ) -> None:
         self.cluster = cluster
+        self.log = silent_log() if log is None else log
         self.host = host
         self.session: MemorySession = cluster.store.session(host)
         self.network = cluster.network.of(host)
@@ -124,9 +126,10 @@ class ControlPlane:
             self.topics,
             formats=self.formats.readable,
             is_dead=self.is_dead,
-            log=silent_log(),
+            why_not_reached=self.why_not_reached,
+            log=self.log,
         )
-        self.peers = Peers(self.session, self.identity, self.peer_probe, silent_log())
+        self.peers = Peers(self.session, self.identity, self.peer_probe, self.log)
         self.leader = Leader(self.session, self.identity, self.peers, silent_log())
         self.lookups = Lookups(self.session, self.ownership, self.leader, self.policies)
         self.scope = trio.CancelScope()
@@ -135,8 +138,11 @@ class ControlPlane:
             self.session, LedgerPaths(), random.Random(1), DirectoryLimits()
         )
 
-    async def is_dead(self, member: object) -> bool:
-        return await self.peer_probe.probe(member) is Verdict.DEAD  # type: ignore[arg-type]
+    async def is_dead(self, member: Member) -> bool:
+        return (await self.peer_probe.probe(member)).verdict is Verdict.DEAD
+
+    async def why_not_reached(self, member: Member) -> str:
+        return (await self.peer_probe.probe(member)).why
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         with self.scope:

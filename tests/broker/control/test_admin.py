@@ -559,7 +559,7 @@ async def test_lookup_brokers_health_and_metrics() -> None:
         assert await text(one, "/readyz") == "ok"
         assert await text(one, "/metrics") == "up 1\n"
         one.why_not_ready = "no answer"
-        assert "does not serve: no answer" in await text(one, "/readyz")
+        assert "no answer" in await text(one, "/readyz")
         assert await text(one, "/healthz") == "ok"
         one.why_not_ready = ""
         one.broker.session.suspend()

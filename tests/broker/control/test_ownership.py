@@ -3,7 +3,9 @@
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
+import structlog
 import trio
+from structlog.testing import CapturingLogger
 from trio.testing import MockClock
 
 from daybook.broker.errors import NotFoundError, UnavailableError
@@ -295,6 +297,37 @@ async def test_who_was_removed_by_mistake_drops_its_topics_and_joins_again(
         await until(lambda: one.ownership.contact)
         assert await one.ownership.acquire(B) is Answer.OURS
         assert len(await members(two.session)) == 2
+
+
+async def time_out_of_the_cluster(one: ControlPlane, two: ControlPlane) -> float:
+    """Remove a broker, which lives; return how long it takes to join again."""
+    term, began = one.ownership._protocol.term, trio.current_time()
+    await remove_by(two, "one")
+    await until(lambda: one.ownership._protocol.term > term)
+    while not one.ownership.contact:
+        assert await one.ownership.acquire(A) is Answer.UNAVAILABLE
+        await trio.sleep(0.01)
+    return trio.current_time() - began
+
+
+async def test_who_is_removed_again_and_again_waits_longer_and_says_why(
+    autojump_clock: MockClock,
+) -> None:
+    lines = CapturingLogger()
+    async with open_cluster() as cluster:
+        one, two = await cluster.start("one"), await cluster.start("two")
+        one.ownership._log = structlog.wrap_logger(lines, processors=[])
+        cluster.network.block("one", "one")  # Its own address is of no use to it, either.
+        joined_at: list[float] = []
+        for _ in range(9):
+            joined_at.append(round(await time_out_of_the_cluster(one, two)))
+        assert joined_at == [0, 1, 2, 4, 8, 16, 32, 60, 60]
+        told = [line.kwargs for line in lines.calls if "again and again" in line.kwargs["event"]]
+        assert [line["pause_s"] for line in told] == [1, 2, 4, 8, 16, 32, 60, 60]
+        assert all("pulsar://one:6650" in line["why"] for line in told)
+        # Once it has stayed for a while, one removal proves little.
+        await trio.sleep(61)
+        assert await time_out_of_the_cluster(one, two) < 1
 
 
 async def test_what_a_dead_broker_owned_is_removed_in_steps_if_one_request_is_too_small(

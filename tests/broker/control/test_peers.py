@@ -6,8 +6,10 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+import structlog
 import trio
 from google.protobuf.message import Message
+from structlog.testing import CapturingLogger
 from trio.testing import MockClock
 
 from daybook.broker.namespaces.records import BrokerRecord
@@ -17,11 +19,13 @@ from daybook.broker.ownership.peer_network import PeerNetwork, address_of
 from daybook.broker.ownership.peers import (
     PeerProbe,
     Peers,
+    Probed,
     Verdict,
     server_version,
 )
 from daybook.broker.security.broker_token import BrokerToken
 from daybook.wire.arena import ArenaPool
+from daybook.wire.connection import FrameConnection
 from daybook.wire.logging import silent_log
 from daybook.wire.messages.registry import NO_ID, encode
 from daybook.wire.metadata.memory import MemoryStore
@@ -82,7 +86,9 @@ async def test_verdicts(
             answer(await listener.accept())
 
         nursery.start_soon(accept)
-        assert await peer_probe.probe(member()) is verdict
+        probed = await peer_probe.probe(member())
+        assert probed.verdict is verdict
+        assert bool(probed.why) is (verdict is not Verdict.ALIVE)
         nursery.cancel_scope.cancel()
 
 
@@ -91,17 +97,17 @@ async def test_a_port_that_nobody_listens_on_is_that_of_a_dead_process(
 ) -> None:
     network = SimulatedNetwork(random.Random(1))
     peer_probe = PeerProbe(PeerNetwork(network.of("us")), ArenaPool(), Flusher())
-    assert await peer_probe.probe(member()) is Verdict.DEAD
+    assert (await peer_probe.probe(member())).verdict is Verdict.DEAD
     # A broker of another kind may listen elsewhere: nothing is concluded about it.
-    assert await peer_probe.probe(member(incarnation=None)) is Verdict.SILENT
-    assert await peer_probe.probe(member(url="nonsense")) is Verdict.SILENT
+    assert (await peer_probe.probe(member(incarnation=None))).verdict is Verdict.SILENT
+    assert (await peer_probe.probe(member(url="nonsense"))).verdict is Verdict.SILENT
 
 
 async def test_a_host_that_cannot_be_reached_is_silent(autojump_clock: MockClock) -> None:
     network = SimulatedNetwork(random.Random(1))
     network.block("us", "peer")
     peer_probe = PeerProbe(PeerNetwork(network.of("us")), ArenaPool(), Flusher())
-    assert await peer_probe.probe(member()) is Verdict.SILENT
+    assert (await peer_probe.probe(member())).verdict is Verdict.SILENT
 
 
 @pytest.mark.parametrize(
@@ -138,10 +144,12 @@ class OnceDead:
         self.count = 0
         self.token = BrokerToken()
 
-    async def connect(self, _: Member) -> tuple[Verdict, Connection | None]:
+    async def connect(self, _: Member) -> Probed:
         await trio.lowlevel.checkpoint()
         self.count += 1
-        return (Verdict.DEAD, None) if self.count == 1 else (Verdict.ALIVE, Connection())
+        if self.count == 1:
+            return Probed(Verdict.DEAD, "nothing listens")
+        return Probed(Verdict.ALIVE, "", cast("FrameConnection", Connection()))
 
 
 async def test_a_broker_that_joins_again_after_it_was_removed_wrongly_is_monitored(
@@ -169,4 +177,36 @@ async def test_a_broker_that_joins_again_after_it_was_removed_wrongly_is_monitor
         assert probe.count == 2
         assert peers.is_connected(member().broker_id)
         assert not peers.is_dead(member().session)
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_log_tells_why_a_peer_that_may_live_cannot_be_asked(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def members(*_: object) -> list[Member]:
+        await trio.lowlevel.checkpoint()
+        return [member()]
+
+    monkeypatch.setattr(peers_module, "members", members)
+    network = SimulatedNetwork(random.Random(1))
+    listener = await network.of("peer").listen("peer", PORT)
+    flusher, lines = Flusher(), CapturingLogger()
+    probe = PeerProbe(PeerNetwork(network.of("us")), ArenaPool(), flusher)
+    identity = cast("Identity", SimpleNamespace(incarnation="us"))
+    store = MemoryStore(FixedClock()).session("us")
+    peers = Peers(store, identity, probe, structlog.wrap_logger(lines, processors=[]))
+
+    async def accept() -> None:
+        while True:
+            says(REFUSAL)(await listener.accept())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(flusher.run)
+        nursery.start_soon(accept)
+        nursery.start_soon(peers.run)
+        await trio.sleep(50)
+        (line,) = lines.calls  # and not one for each attempt
+        assert line.method_name == "warning"
+        assert line.kwargs["peer"] == "peer:8080"
+        assert line.kwargs["why"] == "pulsar://peer:6650 refuses this broker: full"
         nursery.cancel_scope.cancel()
