@@ -35,8 +35,12 @@ if TYPE_CHECKING:
     from daybook.clients.python.connect import connect as connect
     from daybook.clients.python.consumer import Consumer as Consumer
     from daybook.clients.python.credentials import PasswordFile as PasswordFile
+    from daybook.clients.python.errors import AdminAuthenticationError as AdminAuthenticationError
+    from daybook.clients.python.errors import AdminAuthorizationError as AdminAuthorizationError
     from daybook.clients.python.errors import AdminError as AdminError
     from daybook.clients.python.errors import AdminInDoubtError as AdminInDoubtError
+    from daybook.clients.python.errors import AuthenticationError as AuthenticationError
+    from daybook.clients.python.errors import AuthorizationError as AuthorizationError
     from daybook.clients.python.errors import BrokerError as BrokerError
     from daybook.clients.python.errors import BusyError as BusyError
     from daybook.clients.python.errors import ClosedError as ClosedError
@@ -95,7 +99,8 @@ _NAMES = {
     "daybook.clients.python.consumer": "Consumer",
     "daybook.clients.python.credentials": "PasswordFile",
     "daybook.clients.python.errors": """
-        AdminError AdminInDoubtError BrokerError BusyError ClosedError
+        AdminAuthenticationError AdminAuthorizationError AdminError AdminInDoubtError
+        AuthenticationError AuthorizationError BrokerError BusyError ClosedError
         ConflictError ConnectionLostError CorruptMessageError CredentialsError
         EndOfTopicError
         IncompatibleSchemaError InDoubtError MessageRejectedError MessageTooLargeError

@@ -12,14 +12,9 @@ from daybook.broker.config import BrokerConfig
 from daybook.broker.errors import AuthorizationError, BrokerError, InvalidNameError
 from daybook.broker.security.audit import Audit
 from daybook.broker.security.authentication import Authentication, of_header
-from daybook.broker.security.authorization import (
-    CLUSTER,
-    Authorization,
-    Resource,
-    of_namespace,
-    of_topic,
-)
+from daybook.broker.security.authorization import Authorization
 from daybook.broker.security.identity import CALLER, ORIGINAL_PRINCIPAL, Caller, on_behalf
+from daybook.broker.security.resources import CLUSTER, Resource, of_namespace, of_topic
 from daybook.broker.security.rights import Right
 from daybook.wire.errors import MalformedError
 from daybook.wire.http import CERTIFICATE

@@ -30,7 +30,7 @@ from daybook.broker.errors import (
     PreconditionError,
     UnavailableError,
 )
-from daybook.broker.security.authorization import Resource
+from daybook.broker.security.resources import Resource
 from daybook.broker.security.rights import Right, right_of_path
 from daybook.wire.errors import MalformedError
 from daybook.wire.logging import Log

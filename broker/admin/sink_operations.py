@@ -23,8 +23,8 @@ from daybook.broker.errors import (
     StorageFailedError,
     UnavailableError,
 )
-from daybook.broker.security.authorization import Resource, of_topic
 from daybook.broker.security.identity import CALLER
+from daybook.broker.security.resources import Resource, of_topic
 from daybook.broker.sinks.attempts import StagingAttempts
 from daybook.broker.topics.topics import Topics
 from daybook.managed_ledger.errors import InvalidNameError

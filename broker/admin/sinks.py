@@ -19,7 +19,7 @@ from daybook.broker.admin.sink_bodies import (
 )
 from daybook.broker.admin.sink_operations import SinkOperations
 from daybook.broker.errors import NotAllowedError, PreconditionError
-from daybook.broker.security.authorization import Resource
+from daybook.broker.security.resources import Resource
 from daybook.managed_ledger.sinks.batch import Demand
 
 SinkCall = Call[SinkOperations]

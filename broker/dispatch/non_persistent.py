@@ -68,6 +68,7 @@ class NonPersistentSubscription:
         self.type: int | None = None
         self.consumers: dict[int, Consumer] = {}
         self.dispatch = NonPersistentDispatch(shared=False)
+        self.reader_of = ""  # the role of the reader that has drawn the name
         self.gone = False
         self.messages = 0  # delivered
         self.bytes = 0

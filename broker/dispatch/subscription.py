@@ -110,6 +110,7 @@ class Subscription:
         self.consumers: dict[int, Consumer] = {}
         self._untold: dict[int, Consumer] = {}  # those that do not know that the topic has ended
         self.properties = dict(properties or cursor.labels)
+        self.reader_of = ""  # the role of the reader that has drawn the name
         self.gone = False
         self.messages = 0  # delivered, redeliveries included
         self.bytes = 0

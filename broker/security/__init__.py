@@ -9,6 +9,8 @@ apr1             the hash that Apache's htpasswd writes by default
 certificates     roles of client certificates
 rights           the right that each command and each path needs
 grants           the rights of roles in a namespace
+resources        the objects of requests
+refusals         what lacks, and what would help
 authorization    what a role may do
 broker_token     the token by which a broker introduces itself to others
 audit            the log of who did what

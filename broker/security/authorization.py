@@ -11,7 +11,6 @@ A refusal names the right that lacks, the role and the object.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from daybook.broker.config import BrokerConfig
 from daybook.broker.errors import AuthorizationError, BrokerError, UnavailableError
@@ -21,45 +20,11 @@ from daybook.broker.namespaces.records import TenantInfo
 from daybook.broker.namespaces.system_topics import is_system
 from daybook.broker.security.grants import CONSUME, PRODUCE, Grants, parse
 from daybook.broker.security.identity import Caller
+from daybook.broker.security.refusals import refusal
+from daybook.broker.security.resources import Resource
 from daybook.broker.security.rights import ON_TOPICS, Right
 from daybook.wire.errors import MalformedError
 from daybook.wire.metadata.store import MetadataStore
-from daybook.wire.topics import TopicName
-
-
-@dataclass(frozen=True, slots=True)
-class Resource:
-    """The object of a request: a tenant, or something in it; nothing of them is the cluster."""
-
-    tenant: str = ""
-    namespace: str = ""  # tenant/namespace
-    topic: TopicName | None = None
-    subscription: str | None = None
-    sink: str = ""  # one without topics
-
-    def __str__(self) -> str:
-        if self.sink:
-            where = f"the topics of the sink {self.sink}"
-        elif self.topic is not None:
-            where = f"the topic {self.topic}"
-        elif self.namespace:
-            where = f"the namespace {self.namespace}"
-        elif self.tenant:
-            where = f"the tenant {self.tenant}"
-        else:
-            where = "the cluster"
-        return where if self.subscription is None else f"{self.subscription} of {where}"
-
-
-CLUSTER = Resource()
-
-
-def of_topic(topic: TopicName, subscription: str | None = None) -> Resource:
-    return Resource(topic.namespace.partition("/")[0], topic.namespace, topic, subscription)
-
-
-def of_namespace(namespace: str, subscription: str | None = None) -> Resource:
-    return Resource(namespace.partition("/")[0], namespace, None, subscription)
 
 
 class Authorization:
@@ -115,9 +80,13 @@ class Authorization:
             right = Right.SUPER_USER
         for role in caller.roles:
             if not await self._may(role, right, target):
-                raise AuthorizationError(
-                    f"the role {role!r} lacks the right {right.value!r} on {target}"
-                )
+                raise AuthorizationError(await self._refusal(role, right, target))
+
+    async def _refusal(self, role: str, right: Right, target: Resource) -> str:
+        grants = None
+        if target.namespace and right not in (Right.ADMIN, Right.SUPER_USER):
+            grants = await self._grants.get(records.policies_path(target.namespace))
+        return refusal(role, right, target, grants, wildcards=self._wildcards)
 
     def _check_broker(self, caller: Caller) -> None:
         role = caller.identity.role
@@ -152,7 +121,9 @@ class Authorization:
                 return self._allow(grants, role, PRODUCE, target)
             case Right.CONSUME:
                 name = target.subscription
-                if name is not None and not grants.allow_subscription(role, name):
+                if name is not None and not grants.allow_subscription(
+                    role, name, of_reader=target.of_reader
+                ):
                     return False
                 return self._allow(grants, role, CONSUME, target)
             case _:

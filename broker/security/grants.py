@@ -11,6 +11,7 @@ A right on a partitioned topic is written for it and for each of its partitions,
 Fields and actions that are not known here are kept.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -23,6 +24,11 @@ from daybook.wire.topics import TopicName
 PRODUCE, CONSUME = "produce", "consume"
 ACTIONS = (PRODUCE, CONSUME, "functions", "sources", "sinks", "packages")
 _ROLES_MAX = 10_000
+_DRAWN = re.compile(r"(reader|multiTopicsReader)-[0-9a-f]{10}")
+"""The names that readers draw for their subscriptions: Daybook's, and Pulsar's in Java and C++.
+
+No more than these: under a name like `reader-sales`, a role could be in the way of others.
+"""
 
 Fields = dict[str, object]
 
@@ -59,12 +65,23 @@ class Grants:
             found += [self.of_topics[name] for name in names if name in self.of_topics]
         return any(_allows(each, role, action, wildcards=wildcards) for each in found)
 
-    def allow_subscription(self, role: str, subscription: str) -> bool:
+    def allow_subscription(self, role: str, subscription: str, *, of_reader: bool = False) -> bool:
         """Return True if the role may use a subscription of a topic that it may consume."""
+        return self.is_among_roles(role, subscription) and self.has_prefix(
+            role, subscription, of_reader=of_reader
+        )
+
+    def is_among_roles(self, role: str, subscription: str) -> bool:
+        """Return True if the subscription is for this role, or for all."""
         roles = self.of_subscriptions.get(subscription)
-        if roles and role not in roles:
-            return False
-        return not self.prefix_mode or subscription.startswith(role)
+        return not roles or role in roles
+
+    def has_prefix(self, role: str, subscription: str, *, of_reader: bool = False) -> bool:
+        """Return True if the mode of the namespace allows the name to the role.
+
+        A reader may have no prefix: it stores nothing, and nobody had chosen its name before.
+        """
+        return not self.prefix_mode or of_reader or subscription.startswith(role)
 
     def on_topic(self, topic: TopicName) -> dict[str, list[str]]:
         """Return the actions of each role on a topic, those by the namespace included."""
@@ -73,6 +90,11 @@ class Grants:
             for role, actions in self.of_topics.get(name, {}).items():
                 found[role] = list(dict.fromkeys([*found.get(role, []), *actions]))
         return found
+
+
+def is_of_reader(subscription: str, *, durable: bool) -> bool:
+    """Return True if the subscription is volatile and has a name that a reader has drawn."""
+    return not durable and _DRAWN.fullmatch(subscription) is not None
 
 
 def _allows(roles: Mapping[str, Sequence[str]], role: str, action: str, *, wildcards: bool) -> bool:

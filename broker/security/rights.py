@@ -30,7 +30,7 @@ class Right(Enum):
 
     OPEN = "none"
     IDENTIFIED = "any role"
-    LOOKUP = "lookup (produce or consume)"
+    LOOKUP = "produce or consume"
     PRODUCE = "produce"
     CONSUME = "consume"
     STAGE = "produce on the topics of the sink"

@@ -5,6 +5,7 @@ arrives meanwhile finds it.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, assert_never
 
@@ -195,7 +196,7 @@ class ClientConsumers:
         found: tuple[Subscription | NonPersistentSubscription, Callable[[], Consumer]] | None
         found = None
         error: BrokerError = self._openings.closed_early()
-        request = consumer_request(body)
+        request = replace(consumer_request(body), reader_of=self._rights.reader_of(body))
         changes = self._rights.changes
         try:
             with scope:

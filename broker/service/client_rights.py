@@ -4,8 +4,9 @@ from typing import Any
 
 from daybook.broker.context import BrokerContext
 from daybook.broker.errors import AuthorizationError
-from daybook.broker.security.authorization import of_topic
+from daybook.broker.security.grants import is_of_reader
 from daybook.broker.security.identity import Caller, on_behalf
+from daybook.broker.security.resources import of_topic
 from daybook.broker.security.rights import Right, right_of_command
 from daybook.broker.service.command_bodies import resource_of, topic_name
 from daybook.broker.service.connection import ClientConnection
@@ -52,6 +53,13 @@ class ClientRights:
             if audit is not None and (error is not None or command in _AUDITED):
                 name, peer = type_name(command), self._connection.peer
                 audit.note(name, peer, caller, str(resource), error)
+
+    def reader_of(self, body: pb.CommandSubscribe) -> str:
+        """Return the role whose reader subscribes; "" for other consumers, and without rights."""
+        authorization, caller = self._broker.authorization, self._connection.caller
+        if authorization is None or not authorization.on or caller is None:
+            return ""
+        return caller.role if is_of_reader(body.subscription, durable=body.durable) else ""
 
     @property
     def changes(self) -> int:

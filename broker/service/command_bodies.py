@@ -6,7 +6,8 @@ from typing import Any
 from daybook.broker.errors import InvalidNameError, PreconditionError
 from daybook.broker.limits import ConnectionLimits
 from daybook.broker.protocol.dispatch.key_shared import KeyPolicy
-from daybook.broker.security.authorization import Resource, of_namespace, of_topic
+from daybook.broker.security.grants import is_of_reader
+from daybook.broker.security.resources import Resource, of_namespace, of_topic
 from daybook.broker.topics.producer import Producer
 from daybook.broker.topics.topic_subscriptions import ConsumerRequest
 from daybook.managed_ledger.position import Position
@@ -27,7 +28,11 @@ def resource_of(command: int, body: Any) -> Resource:  # noqa: ANN401  generated
             return of_namespace(check_namespace(body.namespace))
         except MalformedError as error:
             raise InvalidNameError(str(error)) from None
-    return of_topic(topic_name(body.topic), body.subscription if command == T.SUBSCRIBE else None)
+    topic = topic_name(body.topic)
+    if command != T.SUBSCRIBE:
+        return of_topic(topic)
+    name = body.subscription
+    return of_topic(topic, name, of_reader=is_of_reader(name, durable=body.durable))
 
 
 def topic_name(text: str) -> TopicName:

@@ -42,6 +42,7 @@ from daybook.broker.topics.topic_subscriptions import (
     ConsumerRequest,
     check_consumer,
     check_name,
+    check_reader,
 )
 from daybook.managed_ledger.position import Position
 from daybook.wire.clock import WallClock
@@ -248,7 +249,9 @@ class NonPersistentSubscriptions:
                 subscription = NonPersistentSubscription(
                     topic, request.subscription, on_gone=self._forget
                 )
+                subscription.reader_of = request.reader_of
                 self.by_name[request.subscription] = subscription
+            check_reader(request, subscription.name, subscription.reader_of)
             try:
                 await subscription.make_way(request.type, connection, request.keys)
             except UnavailableError:

@@ -11,7 +11,8 @@ import trio
 
 from daybook.broker.dispatch.non_persistent import NonPersistentSubscription
 from daybook.broker.dispatch.subscription import Subscription
-from daybook.broker.security.authorization import Authorization, of_topic
+from daybook.broker.security.authorization import Authorization
+from daybook.broker.security.resources import of_topic
 from daybook.broker.security.rights import Right
 from daybook.broker.topics.non_persistent import NonPersistentTopic
 from daybook.broker.topics.topic import Topic
@@ -73,7 +74,8 @@ class Revocation:
         subscriptions: list[Subscription | NonPersistentSubscription]
         subscriptions = [*topic.subscriptions.by_name.values()]
         for subscription in subscriptions:
-            target = of_topic(topic.name, subscription.name)
+            of_reader = bool(subscription.reader_of)
+            target = of_topic(topic.name, subscription.name, of_reader=of_reader)
             for consumer in list(subscription.consumers.values()):
                 caller = consumer.connection.caller
                 if caller is None:

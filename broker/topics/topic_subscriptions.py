@@ -11,6 +11,7 @@ from daybook.broker.connected_client import ConnectedClient
 from daybook.broker.dispatch.consumer import Consumer
 from daybook.broker.dispatch.subscription import BEFORE_LOG, Subscription, type_name
 from daybook.broker.errors import (
+    AuthorizationError,
     ConflictError,
     ConsumerBusyError,
     NotAllowedError,
@@ -57,6 +58,20 @@ class ConsumerRequest:
     schema_type: int = pb.Schema.NoSchema
     keys: KeyPolicy | None = None  # for a key_shared consumer
     creates: bool = True  # the topic and a durable subscription, if they do not exist
+    reader_of: str = ""  # the role of a reader that has drawn the name of its subscription
+
+
+def check_reader(request: ConsumerRequest, subscription: str, reader_of: str) -> None:
+    """Raise AuthorizationError if the subscription is that of another role's reader.
+
+    No grant names the drawn names, so a role would otherwise take the place of a reader whose
+    connection is lost.
+    """
+    if request.reader_of != reader_of:
+        raise AuthorizationError(
+            f"the subscription {subscription} is that of a reader of another role: let the reader"
+            " draw another name"
+        )
 
 
 class TopicSubscriptions:
@@ -167,6 +182,7 @@ class TopicSubscriptions:
                     raise NotAllowedError(
                         f"the subscription {known.name} exists and is {kind}: choose another name"
                     )
+                check_reader(request, known.name, known.reader_of)
                 return known
             if initial is not None:
                 break
@@ -192,6 +208,7 @@ class TopicSubscriptions:
         self._check_room()
         cursor = self._topic.log.new_volatile_cursor(request.subscription, initial)
         created = self._new(request.subscription, cursor, durable=False)
+        created.reader_of = request.reader_of
         created.before_log = self._before_log(request)
         return created
 

@@ -15,6 +15,8 @@ The next step of a caller depends on two things, so every error has both:
         ProducerFencedError     a newer producer took over
         TopicTerminatedError    the topic takes no messages any more
         NotAllowedError         forbidden: by policy, or without permission
+          AuthenticationError   the broker does not accept the credentials, or wants some
+          AuthorizationError    the role lacks the right
         MessageRejectedError    the message arrived damaged at the broker
         IncompatibleSchemaError the schema does not fit that of the topic
       InDoubtError              the request may have been carried out
@@ -32,6 +34,8 @@ The next step of a caller depends on two things, so every error has both:
       AdminError                an admin request was refused; `status` is the HTTP status
         NotFoundError           404
         ConflictError           409: it exists already
+        AdminAuthenticationError  401; an AuthenticationError, too
+        AdminAuthorizationError   403; an AuthorizationError, too
       EndOfTopicError           the topic was terminated, and its last message was received
       CorruptMessageError       a message arrived that cannot be read; it was not acknowledged
 
@@ -105,6 +109,14 @@ class NotAllowedError(RefusedError):
     pass
 
 
+class AuthenticationError(NotAllowedError):
+    pass
+
+
+class AuthorizationError(NotAllowedError):
+    pass
+
+
 class MessageRejectedError(RefusedError):
     remedy = Remedy.RETRY
 
@@ -171,7 +183,7 @@ class AdminError(BrokerError):
     outcome = Outcome.NOT_APPLIED
 
     def __init__(self, status: int, reason: str) -> None:
-        super().__init__(f"{reason} (HTTP {status})")
+        super().__init__(_with_status(reason, status))
         self.status = status
 
 
@@ -183,9 +195,21 @@ class ConflictError(AdminError):
     pass
 
 
+class AdminAuthenticationError(AdminError, AuthenticationError):
+    def __init__(self, status: int, reason: str) -> None:
+        BrokerError.__init__(self, _with_status(reason, status))
+        self.status, self.code = status, pb.AuthenticationError
+
+
+class AdminAuthorizationError(AdminError, AuthorizationError):
+    def __init__(self, status: int, reason: str) -> None:
+        BrokerError.__init__(self, _with_status(reason, status))
+        self.status, self.code = status, pb.AuthorizationError
+
+
 class AdminInDoubtError(InDoubtError):
     def __init__(self, status: int, reason: str) -> None:
-        super().__init__(f"{reason} (HTTP {status})")
+        super().__init__(_with_status(reason, status))
         self.status = status
 
 
@@ -205,8 +229,8 @@ _BY_CODE: dict[int, type[RefusedError] | type[StorageError]] = {
     pb.UnknownError: StorageError,
     pb.MetadataError: NotReadyError,
     pb.PersistenceError: StorageError,
-    pb.AuthenticationError: NotAllowedError,
-    pb.AuthorizationError: NotAllowedError,
+    pb.AuthenticationError: AuthenticationError,
+    pb.AuthorizationError: AuthorizationError,
     pb.ConsumerBusy: BusyError,
     pb.ServiceNotReady: NotReadyError,
     pb.ProducerBlockedQuotaExceededError: OverloadedError,
@@ -236,6 +260,10 @@ def _with_code(message: str, code: int) -> str:
     return message if message.endswith(name) else f"{message} {name}"
 
 
+def _with_status(reason: str, status: int) -> str:
+    return f"{reason} (HTTP {status})"
+
+
 def refusal(code: int, message: str) -> RefusedError | StorageError:
     """Return the error for a code from the wire; an unknown code is a plain refusal."""
     error = _BY_CODE.get(code, RefusedError)(code, message or "the broker refused")
@@ -262,6 +290,10 @@ def is_quota_exception(error: BrokerError) -> bool:
 def admin_error(status: int, reason: str) -> AdminError | AdminInDoubtError:
     """Return the error for an HTTP status.  With 500 and above, a part may have been done."""
     match status:
+        case 401:
+            return AdminAuthenticationError(status, reason)
+        case 403:
+            return AdminAuthorizationError(status, reason)
         case 404:
             return NotFoundError(status, reason)
         case 409:

@@ -187,8 +187,8 @@ MUTANTS = [
         id="SE26",
         rule="the right of a subscription counts -> that of the topic is enough",
         module=f"{_SECURITY}.grants",
-        name="Grants.allow_subscription",
-        replacement=Edit("if roles and role not in roles:", "if False:"),
+        name="Grants.is_among_roles",
+        replacement=Edit("return not roles or role in roles", "return True"),
         caught_by=f"{_TESTS}/test_grants.py -k subscriptions",
     ),
     Mutant(
@@ -440,5 +440,39 @@ MUTANTS = [
         name="_action",
         replacement=Edit("target[:_CHARS_MAX]", '""'),
         caught_by=f"{_TESTS}/test_audit.py -k repeated",
+    ),
+    Mutant(
+        id="SE61",
+        rule="only a reader needs no prefix -> every volatile subscription",
+        module=f"{_SECURITY}.grants",
+        name="is_of_reader",
+        replacement=Edit(
+            "not durable and _DRAWN.fullmatch(subscription) is not None", "not durable"
+        ),
+        caught_by=f"{_TESTS}/test_readers.py -k needs_no_prefix",
+    ),
+    Mutant(
+        id="SE62",
+        rule="a durable subscription needs the prefix -> not under the name of a reader",
+        module=f"{_SECURITY}.grants",
+        name="is_of_reader",
+        replacement=Edit("not durable and ", ""),
+        caught_by=f"{_TESTS}/test_readers.py -k needs_no_prefix",
+    ),
+    Mutant(
+        id="SE63",
+        rule="a reader keeps its place for its role -> another role takes it",
+        module="daybook.broker.topics.topic_subscriptions",
+        name="check_reader",
+        replacement=Edit("if request.reader_of != reader_of:", "if False:"),
+        caught_by=f"{_TESTS}/test_readers.py -k place_of_another_role",
+    ),
+    Mutant(
+        id="SE64",
+        rule="a refusal tells a stranger nothing -> who may use a subscription",
+        module=f"{_SECURITY}.refusals",
+        name="_is_about_subscription",
+        replacement=Edit("grants.allow(role, CONSUME, target.topic, wildcards=wildcards)", "True"),
+        caught_by=f"{_TESTS}/test_refusals.py -k stranger",
     ),
 ]

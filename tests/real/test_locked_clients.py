@@ -192,7 +192,7 @@ def test_a_job_needs_produce_to_write_exactly_once_and_consume_to_read(
 
 @pytest.mark.parametrize(
     ("role", "right"),
-    [("reader", "'produce'"), ("stranger", "lookup"), ("nobody", "credentials")],
+    [("reader", "'produce'"), ("stranger", "produce or consume"), ("nobody", "credentials")],
 )
 def test_a_job_of_the_wrong_role_writes_nothing(
     locked: Locked, spark: "SparkSession", topic: str, role: str, right: str
@@ -384,7 +384,12 @@ def test_a_copy_with_produce_and_consume_alone(
 
 @pytest.mark.parametrize(
     ("role", "right"),
-    [("writer", "'consume'"), ("reader", "'produce'"), ("stranger", "lookup"), ("nobody", "")],
+    [
+        ("writer", "'consume'"),
+        ("reader", "'produce'"),
+        ("stranger", "produce or consume"),
+        ("nobody", ""),
+    ],
 )
 def test_a_copy_of_the_wrong_role(
     locked: Locked, spark: "SparkSession", topic: str, tmp_path: Path, role: str, right: str
@@ -485,7 +490,7 @@ def test_rights_are_granted_listed_and_revoked(locked: Locked, topic: str) -> No
     grant = ("permissions", "grant", "guest", "produce", *on_topic)
     assert locked.json(*grant, "--dry-run")["state"] == "would be granted"
     assert "guest" not in rights()
-    assert "the role 'guest' lacks the right 'lookup (produce" in locked.run(*produce).stderr
+    assert "the role 'guest' lacks the right 'produce or consume" in locked.run(*produce).stderr
     assert locked.json(*grant)["state"] == "granted"
     assert rights() == {**GRANTS, "guest": ["produce"]}
     assert locked.run(*produce).returncode == 0

@@ -211,7 +211,7 @@ def test_our_client_and_a_right_that_is_revoked(locked: StandaloneProcess, topic
             while time.monotonic() < until:
                 producer.send(b"y")
                 time.sleep(0.05)
-        with pytest.raises(daybook.NotAllowedError, match="lacks the right"):
+        with pytest.raises(daybook.AuthorizationError, match="lacks the right"):
             producer.send(b"z")
 
 

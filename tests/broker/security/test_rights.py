@@ -22,8 +22,9 @@ from daybook.broker.namespaces import records
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.records import TenantInfo
 from daybook.broker.protocol import session
-from daybook.broker.security.authorization import Authorization, Resource, of_topic
+from daybook.broker.security.authorization import Authorization
 from daybook.broker.security.configured import authentication_of
+from daybook.broker.security.resources import Resource, of_topic
 from daybook.broker.security.rights import COMMANDS, ON_TOPICS, PATHS, Right
 from daybook.broker.topics.producer import Producer
 from daybook.wire.logging import silent_log

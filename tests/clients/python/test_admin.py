@@ -8,6 +8,7 @@ import trio
 
 import daybook
 from daybook.clients.python.admin import Admin
+from daybook.wire.proto import pulsar_pb2 as pb
 
 Answer = Callable[[str, str, bytes], bytes | None]
 
@@ -107,6 +108,32 @@ async def test_refusals_say_why_and_failures_leave_it_open() -> None:
     assert (await fails(http(500), daybook.AdminInDoubtError)).outcome is daybook.Outcome.UNKNOWN
     assert (await fails(None, daybook.ConnectionLostError)).outcome is daybook.Outcome.UNKNOWN
     assert (await fails(b"nonsense\r\n\r\n", daybook.ConnectionLostError)).outcome.name == "UNKNOWN"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "code"),
+    [
+        (401, daybook.AuthenticationError, pb.AuthenticationError),
+        (403, daybook.AuthorizationError, pb.AuthorizationError),
+    ],
+)
+async def test_a_refused_role_has_the_errors_of_both_worlds(
+    status: int, kind: type[daybook.NotAllowedError], code: int
+) -> None:
+    async with server(lambda *_: http(status, '{"reason": "because"}')) as port:
+        url = f"http://127.0.0.1:{port}"
+        with pytest.raises(kind, match=rf"^because \(HTTP {status}\)$") as caught:
+            await Admin(url).tenants()
+        assert isinstance(caught.value, daybook.AdminError)
+        assert (caught.value.status, caught.value.code) == (status, code)
+        assert not daybook.may_retry(caught.value, idempotent=True)
+
+        def ask() -> None:
+            with daybook.blocking.connect_admin(url) as admin:
+                admin.tenants()
+
+        with pytest.raises(kind):
+            await trio.to_thread.run_sync(ask)
 
 
 @pytest.mark.parametrize(

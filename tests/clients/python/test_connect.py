@@ -172,7 +172,8 @@ async def test_a_service_url_that_is_no_text_is_named(url: Any, said: str) -> No
         (pb.ProducerFenced, daybook.ProducerFencedError),
         (pb.InvalidTopicName, daybook.RefusedError),
         (pb.TopicNotFound, daybook.TopicNotFoundError),
-        (pb.AuthorizationError, daybook.NotAllowedError),
+        (pb.AuthenticationError, daybook.AuthenticationError),
+        (pb.AuthorizationError, daybook.AuthorizationError),
         (pb.IncompatibleSchema, daybook.IncompatibleSchemaError),
     ],
 )

@@ -113,7 +113,7 @@ async def test_a_client_with_a_token_works_and_one_without_is_told_why() -> None
             producer = await client.create_producer("t")
             await producer.send(b"x")
         for wrong in (None, "x"):
-            with pytest.raises(daybook.NotAllowedError):
+            with pytest.raises(daybook.AuthenticationError):
                 async with connect(cluster, wrong):
                     pass
 
@@ -145,5 +145,5 @@ async def test_a_client_whose_token_is_not_renewed_is_told(autojump_clock: MockC
         producer = await client.create_producer("t")
         await producer.send(b"x")
         await trio.sleep(30)
-        with pytest.raises(daybook.NotAllowedError, match="expired"):
+        with pytest.raises(daybook.AuthenticationError, match="expired"):
             await producer.send(b"y")

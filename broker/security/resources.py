@@ -1,0 +1,48 @@
+"""The object of a request: what a right is needed on.  The module is pure."""
+
+from dataclasses import dataclass, replace
+
+from daybook.wire.topics import TopicName
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """The object of a request: a tenant, or something in it; nothing of them is the cluster."""
+
+    tenant: str = ""
+    namespace: str = ""  # tenant/namespace
+    topic: TopicName | None = None
+    subscription: str | None = None
+    of_reader: bool = False  # the subscription is volatile, and its name was drawn by a client
+    sink: str = ""  # one without topics
+
+    @property
+    def without_subscription(self) -> "Resource":
+        return replace(self, subscription=None)
+
+    def __str__(self) -> str:
+        if self.sink:
+            where = f"the topics of the sink {self.sink}"
+        elif self.topic is not None:
+            where = f"the topic {self.topic}"
+        elif self.namespace:
+            where = f"the namespace {self.namespace}"
+        elif self.tenant:
+            where = f"the tenant {self.tenant}"
+        else:
+            where = "the cluster"
+        return where if self.subscription is None else f"{self.subscription} of {where}"
+
+
+CLUSTER = Resource()
+
+
+def of_topic(
+    topic: TopicName, subscription: str | None = None, *, of_reader: bool = False
+) -> Resource:
+    tenant = topic.namespace.partition("/")[0]
+    return Resource(tenant, topic.namespace, topic, subscription, of_reader)
+
+
+def of_namespace(namespace: str, subscription: str | None = None) -> Resource:
+    return Resource(namespace.partition("/")[0], namespace, None, subscription)
