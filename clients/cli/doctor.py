@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import click
 
 from daybook.clients.cli.chosen import address, chosen, context_note, instead_of_variable
+from daybook.clients.cli.context_storage import root_of_context
 from daybook.clients.cli.credentials import given_credentials
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import (
@@ -147,11 +148,12 @@ def doctor(
     if admin_url is None and zookeeper is None:
         admin_url, zookeeper = _usual_addresses()
     security = _security(admin_url, zookeeper)
+    # Without an address of ZooKeeper, the brokers of the admin URL tell it.
+    origin = zookeeper or admin_url or ""
+    root = root or root_of_context(origin)
     answers = ClusterAnswers(SystemClock().now_ms(), stale_days, all_topics)
     try:
-        questions = Questions(
-            answers, admin_url, zookeeper, root, security, bookie_access(zookeeper or "")
-        )
+        questions = Questions(answers, admin_url, zookeeper, root, security, bookie_access(origin))
     except ValueError as error:
         raise click.BadParameter(f"{error}.", param_hint="--admin-url") from error
 

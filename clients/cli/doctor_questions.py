@@ -124,7 +124,7 @@ class Questions:
         answers.named = [f"{host}:{port}" for host, port in named]
         self._zookeeper = zookeeper
         self._root = root
-        self._access = zookeeper_access(zookeeper or "")
+        self._access = zookeeper_access(zookeeper or admin_url or "")
         self._members: dict[str, Member] = {}  # the brokers in the metadata store
         self._store_why = "its address is not known, because no broker told it"
         self._rest_asked = trio.Event()  # the brokers have told who is registered
