@@ -562,7 +562,8 @@ def bookie_access(zookeeper: str | None = None) -> "BookieAccess":
         password_file=given["password_file"],
     )
     names = {each.name for each in (() if context is None else context.command.params)}
-    if not access.tls and _TLS_GIVEN in meta and "bookie_tls" in names - {"zookeeper_tls"}:
+    alone = "bookie_tls" in names and "zookeeper_tls" not in names
+    if not access.tls and _TLS_GIVEN in meta and alone:
         raise UserError(f"{meta[_TLS_GIVEN]} needs --bookie-tls: give both, or neither.")
     try:
         access.check()

@@ -109,3 +109,27 @@ def zookeeper_access(zookeeper: str = "") -> "ZooKeeperAccess":
 
 def _path(path: "str | Path | None") -> Path | None:
     return None if path is None else Path(path)
+
+
+def remedy_for(error: BaseException) -> str:
+    """Return what helps if ZooKeeper is locked for this command; "" if that is not the reason."""
+    from daybook.wire.metadata.store import AccessDeniedError
+
+    words = str(error)
+    if isinstance(error, AccessDeniedError):
+        return (
+            "Say who you are with --zookeeper-user and --zookeeper-password-file, or with"
+            " --tls-certificate and --tls-key (a context holds them: `daybook context add`)."
+        )
+    if "port with TLS" in words:
+        return (
+            "If ZooKeeper is locked, add --zookeeper-tls with --tls-trusted, --tls-certificate and"
+            " --tls-key, perhaps --zookeeper-user and --zookeeper-password-file (a context holds"
+            " them all: `daybook context add`)."
+        )
+    if "TLS with ZooKeeper" in words:
+        return (
+            "--tls-trusted names the authority of ZooKeeper, --tls-certificate and --tls-key the"
+            " certificate that it asks this command for."
+        )
+    return ""
