@@ -371,10 +371,14 @@ class AdminParts:
 
 
 def make_admin_parts(
-    on: Foundation, identity: Identity, stored: StoredParts, cluster: ClusterParts
+    on: Foundation,
+    identity: Identity,
+    stored: StoredParts,
+    cluster: ClusterParts,
+    access: AccessParts,
 ) -> AdminParts:
     config, log = on.config, on.log
-    operations = _make_operations(on, identity, stored, cluster)
+    operations = _make_operations(on, identity, stored, cluster, access)
     sink_ledgers = SinkLedgers(on.client, lambda: on.ledgers.tree)
     sinks = Sinks(on.store, sink_ledgers, on.rng, stored.configs.default_quorums)
     stored.topics.sinks = sinks
@@ -409,7 +413,11 @@ def make_admin_parts(
 
 
 def _make_operations(
-    on: Foundation, identity: Identity, stored: StoredParts, cluster: ClusterParts
+    on: Foundation,
+    identity: Identity,
+    stored: StoredParts,
+    cluster: ClusterParts,
+    access: AccessParts,
 ) -> Operations:
     store, policies, topics = on.store, stored.policies, stored.topics
     ownership, hand_overs = cluster.ownership, cluster.hand_overs
@@ -445,6 +453,7 @@ def _make_operations(
             cluster.balancer,
             on.client.directory,
             stop_leading=cluster.leading.cancel,
+            trust=None if access.authentication is None else access.authentication.trust,
         ),
     )
 

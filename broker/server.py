@@ -187,8 +187,8 @@ class _Broker:
         self.identity = make_identity(on.config, on.ports, on.rng)
         self.stored = make_stored_parts(on, self.identity)
         self.cluster = make_cluster_parts(on, self.identity, self.stored)
-        self.admin = make_admin_parts(on, self.identity, self.stored, self.cluster)
         self.access = make_access_parts(on, self.stored)
+        self.admin = make_admin_parts(on, self.identity, self.stored, self.cluster, self.access)
         self.clients = make_client_parts(
             on, self.identity, self.stored, self.cluster, self.access, self.admin
         )

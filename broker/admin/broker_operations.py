@@ -20,6 +20,7 @@ from daybook.broker.ownership.load_report import LoadReports, load_of
 from daybook.broker.ownership.membership import members, owners
 from daybook.broker.ownership.ownership import Ownership
 from daybook.broker.protocol.balance import IDLE
+from daybook.broker.security.token_trust import TokenTrust
 from daybook.wire.errors import MalformedError
 from daybook.wire.metadata.store import MetadataError, MetadataStore
 
@@ -55,6 +56,7 @@ class BrokerOperations:
         bookies: BookieDirectory,
         *,
         stop_leading: Callable[[], None],
+        trust: TokenTrust | None = None,
     ) -> None:
         self._store = store
         self._ownership = ownership
@@ -64,10 +66,18 @@ class BrokerOperations:
         self._balancer = balancer
         self._bookies = bookies
         self._stop_leading = stop_leading
+        self._trust = trust
 
     def quarantine(self) -> dict[str, str]:
         """Return the registered bookies that this broker does not use now, and why."""
         return {str(bookie): why for bookie, why in self._bookies.quarantined().items()}
+
+    def token_files(self) -> dict[str, str]:
+        """Return the files of keys and of revoked tokens, and why this broker cannot use them now.
+
+        The reason is "" for a file that is in force.
+        """
+        return {} if self._trust is None else self._trust.problems
 
     async def rows(self) -> list[BrokerRow]:
         """Return all live brokers with the loads that they have reported."""

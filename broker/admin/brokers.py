@@ -26,6 +26,7 @@ def table() -> dict[str, Mapping[str, Handler[Operations]]]:
         "/daybook/brokers/{broker}/drain": {"POST": _drain},
         "/daybook/balance": {"GET": _decisions},
         "/daybook/quarantine": {"GET": _quarantine},
+        "/daybook/token-files": {"GET": _token_files},
         "/broker-stats/destinations": {"GET": _topics},
         "/clusters/{cluster}/failureDomains": {"GET": _no_values},
         "/clusters/{cluster}/namespaceIsolationPolicies": {"GET": _no_values},
@@ -83,6 +84,10 @@ async def _decisions(call: OpsCall) -> object:
 
 async def _quarantine(call: OpsCall) -> object:
     return call.parts.of_brokers.quarantine()
+
+
+async def _token_files(call: OpsCall) -> object:
+    return call.parts.of_brokers.token_files()
 
 
 async def _drain(call: OpsCall) -> object:

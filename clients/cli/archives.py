@@ -108,7 +108,7 @@ def archive(
     stopped, run it again: it goes on where the manifest ends.
     """
     path = _path(directory)
-    storage = storage_of_query()
+    storage = storage_of_query(service_url)
     tls, who = query_security(service_url)
     check_cluster(service_url, "--service-url", tls, who)
     title = f"Archive\n{topic} \u2192 {directory}"

@@ -8,16 +8,14 @@ import click
 import msgspec
 
 from daybook.clients.cli.chosen import complete_names
+from daybook.clients.cli.context_checks import check
 from daybook.clients.cli.contexts import NAME_FORM, Context, changed, contexts_file, load
-from daybook.clients.cli.credentials import Given, credentials_of
 from daybook.clients.cli.errors import UserError
-from daybook.clients.cli.options import Function, check_zookeeper
+from daybook.clients.cli.options import LEDGERS_ROOT, Function, check_root, check_zookeeper
 from daybook.clients.cli.output import OutputFormat, output_option, write_record, write_rows
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _COLUMNS = ("context", "in_use", "service_url", "admin_url", "zookeeper")
-_ADDRESSES = ("service_url", "admin_url", "zookeeper")
-_PARTS_OF_TOKEN = 3
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -44,56 +42,53 @@ def _name(function: Function) -> Function:
     callback=check_zookeeper,
     help="The addresses of ZooKeeper, for commands about ledgers and bookies.",
 )
-@click.option("--tls-trusted", type=_FILE, help="The authorities that are trusted, in PEM form.")
-@click.option("--tls-certificate", type=_FILE, help="The certificate of this client.")
+@click.option(
+    "--ledgers-root",
+    metavar="PATH",
+    callback=check_root,
+    help=f"The path of the ledgers in ZooKeeper.  [default: {LEDGERS_ROOT}]",
+)
+@click.option(
+    "--tls-trusted",
+    type=_FILE,
+    help="The authorities that are trusted, in PEM form; for brokers, ZooKeeper and bookies.",
+)
+@click.option("--tls-certificate", type=_FILE, help="The certificate of this client, for the same.")
 @click.option("--tls-key", type=_FILE, help="The private key of that certificate.")
 @click.option(
     "--tls-verify-host/--tls-no-verify-host",
     default=True,
-    help="Check that certificates of brokers are made out to their hosts (default).",
+    help="Check that certificates of servers are made out to their hosts (default).",
 )
 @click.option("--token-file", type=_FILE, help="A file with the token; the token is not kept.")
 @click.option("--basic-user", metavar="USER", help="A user instead of a token.")
 @click.option("--basic-password-file", type=_FILE, help="A file with the password of that user.")
+@click.option("--zookeeper-tls", is_flag=True, help="Connect to ZooKeeper with TLS.")
+@click.option("--zookeeper-user", metavar="NAME", help="The user for ZooKeeper.")
+@click.option("--zookeeper-password-file", type=_FILE, help="A file with its password.")
+@click.option("--bookie-tls", is_flag=True, help="Connect to bookies with TLS, never without it.")
+@click.option("--bookie-user", metavar="NAME", help="The user for bookies.")
+@click.option("--bookie-password-file", type=_FILE, help="A file with its password.")
 @click.option("--use", "use_it", is_flag=True, help="Use it from now on.")
 @click.option("--replace", is_flag=True, help="Replace the context if there is one of that NAME.")
 @output_option
 def add(
     name: str,
-    service_url: str | None,
-    admin_url: str | None,
-    zookeeper: str | None,
-    tls_trusted: Path | None,
-    tls_certificate: Path | None,
-    tls_key: Path | None,
-    tls_verify_host: bool,
-    token_file: Path | None,
-    basic_user: str | None,
-    basic_password_file: Path | None,
     use_it: bool,
     replace: bool,
     output: OutputFormat,
+    **values: "str | bool | Path | None",
 ) -> None:
     """Add a context NAME.
 
     Credentials stay in their files, and only the paths of these files are kept. The files have to
-    be there, and to be what the options say.
+    be there, and to be what the options say. Those of TLS serve brokers, ZooKeeper and bookies.
     """
     if _NAME.fullmatch(name) is None:
         raise UserError(f"{name!r} is not a name: {NAME_FORM}.")
-    made = Context(
-        service_url=service_url,
-        admin_url=admin_url,
-        zookeeper=zookeeper,
-        tls_trusted=_absolute(tls_trusted),
-        tls_certificate=_absolute(tls_certificate),
-        tls_key=_absolute(tls_key),
-        tls_verify_host=tls_verify_host,
-        token_file=_absolute(token_file),
-        basic_user=basic_user,
-        basic_password_file=_absolute(basic_password_file),
-    )
-    _check(made)
+    made = msgspec.convert({field: _kept(value) for field, value in values.items()}, Context)
+    for warning in check(made):
+        click.echo(f"Warning: {warning}", err=True)
     with changed() as contexts:
         if name in contexts.contexts and not replace:
             raise UserError(f"There is a context {name} already: add --replace.")
@@ -159,65 +154,5 @@ def _record(name: str, found: Context, in_use: str) -> Mapping[str, object]:
     return {"context": name, "in_use": name == in_use, **msgspec.to_builtins(found)}
 
 
-def _absolute(path: Path | None) -> str | None:
-    return None if path is None else str(path.absolute())
-
-
-def _check(made: Context) -> None:
-    """Raise UserError for a context that no command could use."""
-    from daybook.clients.python.admin import parse_admin_url
-    from daybook.clients.python.pool import parse_service_url
-    from daybook.clients.python.tls import is_encrypted
-
-    urls = [url for url in (made.service_url, made.admin_url) if url is not None]
-    if not urls and made.zookeeper is None:
-        raise UserError("Give an address at least: --service-url, --admin-url or --zookeeper.")
-    for url in filter(None, (getattr(made, field) for field in _ADDRESSES)):
-        if "@" in url:
-            raise UserError("An address has no user and no password: give --basic-user and a file.")
-    try:
-        if made.service_url is not None:
-            parse_service_url(made.service_url)
-        if made.admin_url is not None:
-            parse_admin_url(made.admin_url)
-    except ValueError as error:
-        raise UserError(f"{error}.") from None
-    of_tls = (made.tls_trusted, made.tls_certificate, made.tls_key)
-    if (any(of_tls) or not made.tls_verify_host) and not any(map(is_encrypted, urls)):
-        raise UserError(
-            "The options of TLS are for pulsar+ssl:// and https://, and no URL begins like that."
-        )
-    token, password = made.token_file, made.basic_password_file
-    given = credentials_of(
-        None,
-        None if token is None else Path(token),
-        made.basic_user,
-        None if password is None else Path(password),
-    )
-    _check_files(made, given)
-
-
-def _check_files(made: Context, given: Given) -> None:
-    """Raise UserError for files that cannot be read, or are not what the options say.
-
-    Otherwise each command would say so later, and it would not be clear that the context is wrong.
-    """
-    from daybook.clients.cli.broker_client import in_options
-    from daybook.clients.python.credentials import Credentials
-    from daybook.clients.python.errors import CredentialsError, TlsError
-    from daybook.clients.python.tls import TlsOptions, check_files
-
-    try:
-        if given.token is not None:
-            parts = Credentials(given.token).data().split(b".")
-            if len(parts) != _PARTS_OF_TOKEN:
-                raise UserError(
-                    f"{made.token_file} holds no token, which has three parts with dots in between"
-                    " (--token-file)."
-                )
-        if given.basic is not None:
-            given.basic()
-        if made.tls_trusted or made.tls_certificate or made.tls_key:
-            check_files(TlsOptions(made.tls_trusted, made.tls_certificate, made.tls_key))
-    except (CredentialsError, TlsError) as error:
-        raise UserError(f"{in_options(error)}.") from None
+def _kept(value: "str | bool | Path | None") -> "str | bool | None":
+    return str(value.absolute()) if isinstance(value, Path) else value

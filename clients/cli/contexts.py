@@ -2,9 +2,10 @@
 
     ~/.config/daybook/contexts.json      (in XDG_CONFIG_HOME, if that is set)
 
-A context has addresses, files of TLS and files of credentials; the credentials themselves are in
-none.  They are sent only to the addresses of that context: a command that is given another address
-does not show them there.
+A context has addresses, files of TLS and files of credentials, for brokers, ZooKeeper and bookies;
+the credentials themselves are in none.  They are sent only to the addresses of that context, and to
+the bookies that its ZooKeeper names: a command that is given another address does not show them
+there.
 
 A command takes each address from the first of these: its option, or the context that `--context`
 names; its environment variable; the context that DAYBOOK_CONTEXT names, or else the one in use;
@@ -36,6 +37,7 @@ class Context(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     service_url: str | None = None
     admin_url: str | None = None
     zookeeper: str | None = None
+    ledgers_root: str | None = None
     tls_trusted: str | None = None
     tls_certificate: str | None = None
     tls_key: str | None = None
@@ -43,6 +45,12 @@ class Context(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     token_file: str | None = None
     basic_user: str | None = None
     basic_password_file: str | None = None
+    zookeeper_tls: bool = False
+    zookeeper_user: str | None = None
+    zookeeper_password_file: str | None = None
+    bookie_tls: bool = False
+    bookie_user: str | None = None
+    bookie_password_file: str | None = None
 
 
 class Contexts(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import click
 
 from daybook.clients.cli.chosen import address, chosen, context_note, instead_of_variable
+from daybook.clients.cli.context_storage import root_of_context
 from daybook.clients.cli.credentials import given_credentials
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import (
@@ -137,7 +138,7 @@ def doctor(
     not, and 2 if neither a broker nor ZooKeeper answered.
     """
     from daybook.clients.cli.doctor_answers import ClusterAnswers
-    from daybook.clients.cli.doctor_checks import all_checks
+    from daybook.clients.cli.doctor_checks import all_checks, rows
     from daybook.clients.cli.doctor_questions import Questions
     from daybook.clients.cli.progress import open_progress
     from daybook.clients.cli.run import run_async
@@ -147,11 +148,12 @@ def doctor(
     if admin_url is None and zookeeper is None:
         admin_url, zookeeper = _usual_addresses()
     security = _security(admin_url, zookeeper)
+    # Without an address of ZooKeeper, the brokers of the admin URL tell it.
+    origin = zookeeper or admin_url or ""
+    root = root or root_of_context(origin)
     answers = ClusterAnswers(SystemClock().now_ms(), stale_days, all_topics)
     try:
-        questions = Questions(
-            answers, admin_url, zookeeper, root, security, bookie_access(zookeeper or "")
-        )
+        questions = Questions(answers, admin_url, zookeeper, root, security, bookie_access(origin))
     except ValueError as error:
         raise click.BadParameter(f"{error}.", param_hint="--admin-url") from error
 
@@ -164,7 +166,7 @@ def doctor(
     if output == "json":
         click.echo(json.dumps([asdict(check) for check in checks]))
     else:
-        _write_table(checks)
+        _write_table(rows(checks, answers))
         click.echo(f"\nThis command runs with {describe()}.")
     if answers.nothing_known:
         click.echo(
@@ -178,7 +180,7 @@ def doctor(
         sys.exit(_ATTENTION)
 
 
-def _write_table(checks: "Sequence[Check]") -> None:
+def _write_table(rows: "Sequence[Check]") -> None:
     """Print the checks, worst first, with the remedy of each below its sentence."""
     from rich import box
     from rich.console import Console
@@ -189,12 +191,12 @@ def _write_table(checks: "Sequence[Check]") -> None:
     table.add_column("verdict", no_wrap=True)
     table.add_column("check", no_wrap=True)
     table.add_column("what is so, and what helps", overflow="fold")
-    for check in sorted(checks, key=lambda each: _WORST_FIRST.index(each.verdict)):
-        words = Text(check.sentence)
-        if check.remedy:
-            words.append(f"\n{check.remedy}", style="dim")
-        verdict = Text(check.verdict, style=_STYLES[check.verdict])
-        table.add_row(verdict, check.name, words)
+    for row in sorted(rows, key=lambda each: _WORST_FIRST.index(each.verdict)):
+        words = Text(row.sentence)
+        if row.remedy:
+            words.append(f"\n{row.remedy}", style="dim")
+        verdict = Text(row.verdict, style=_STYLES[row.verdict])
+        table.add_row(verdict, row.name, words)
     console = Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False)
     console.print(table)
 

@@ -15,13 +15,17 @@ Stats: TypeAlias = Mapping[str, Any]  # the statistics of one topic, as a broker
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Why there is no answer."""
+    """Why there is no answer.
+
+    `asked` is False if the server is not to blame: the question never reached it.
+    """
 
     why: str
+    asked: bool = True
 
 
 Answer: TypeAlias = T | Unknown
-NOT_ASKED = Unknown("the time was up before the question was answered")
+NOT_ASKED = Unknown("the time was up before the question was answered", asked=False)
 
 
 @dataclass(slots=True)
@@ -33,6 +37,9 @@ class BrokerAnswers:
     loaded: Answer[Mapping[str, Stats]] = NOT_ASKED  # the statistics of its loaded topics
     # The bookies that the broker does not use because they failed, and why.
     quarantine: Answer[Mapping[str, str]] = NOT_ASKED
+    # The files of keys and of revoked tokens whose present content it cannot use, and why.
+    token_files: Answer[Mapping[str, str]] = NOT_ASKED
+    url: str = ""  # where it was asked
 
     @property
     def answers(self) -> bool:
@@ -98,7 +105,8 @@ class ClusterAnswers:
     stale_days: float
     all_topics: bool = False
     named: Sequence[str] = ()  # the addresses in the admin URL that the user gave
-    denials: set[str] = field(default_factory=set[str])  # reasons: the role may not ask that
+    # What helps, by the reason for which something is unknown.
+    remedies: dict[str, str] = field(default_factory=dict[str, str])
     registered: Answer[Sequence[str]] = NOT_ASKED
     brokers: dict[str, BrokerAnswers] = field(default_factory=dict[str, BrokerAnswers])
     quorums: Answer[tuple[int, int] | None] = NOT_ASKED  # write and ack; None: by the bookies

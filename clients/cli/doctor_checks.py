@@ -13,7 +13,13 @@ from dataclasses import dataclass, replace
 from shlex import quote
 from typing import Literal, TypeAlias
 
-from daybook.clients.cli.doctor_answers import BookieAnswers, ClusterAnswers, Stats, Unknown
+from daybook.clients.cli.doctor_answers import (
+    NOT_ASKED,
+    BookieAnswers,
+    ClusterAnswers,
+    Stats,
+    Unknown,
+)
 from daybook.clients.cli.output import counted
 from daybook.clients.cli.recovery_status import as_bytes, as_time
 from daybook.clients.spark.subscription_marks import PROPERTY_HOST, PROPERTY_TOPICS
@@ -28,7 +34,6 @@ _COPIES = 3
 _ACKS = 2
 _SHOWN = 3
 _MS_PER_DAY = 86_400_000
-_ASK_AS_SUPER_USER = "Run it with the token of a super user: --token-file FILE."
 _ASK_AGAIN = "Run `daybook doctor` again, with a longer --timeout if the cluster is slow."
 
 
@@ -50,11 +55,41 @@ def all_checks(answers: ClusterAnswers) -> list[Check]:
     return [_with_remedy(check(answers), answers) for check in _CHECKS]
 
 
+def rows(checks: Sequence[Check], answers: ClusterAnswers) -> list[Check]:
+    """Return the checks for a table: those that are unknown, and have one remedy, are one row."""
+    together: dict[str, list[Check]] = {}
+    for check in checks:
+        if check.verdict == "unknown":
+            together.setdefault(check.remedy, []).append(check)
+    groups = [each for each in together.values() if len(each) > 1]
+    grouped = [check for group in groups for check in group]
+    return [
+        *(check for check in checks if check not in grouped),
+        *(_one_row(group, answers) for group in groups),
+    ]
+
+
+def _one_row(group: Sequence[Check], answers: ClusterAnswers) -> Check:
+    """Return one check for several.  A reason that several of them have is named once."""
+    texts = [text for check in group for text in check.items or (check.sentence,)]
+    whys = dict.fromkeys(
+        next((why for why in answers.remedies if text.endswith(why)), text) for text in texts
+    )
+    shortest = [
+        why for why in whys if not any(why != other and why.endswith(other) for other in whys)
+    ]
+    names = "\n".join(check.name for check in group)
+    sentence = f"Not everything is known: {_these(shortest)}."
+    return Check(names, "unknown", sentence, group[0].remedy, shortest)
+
+
 def _with_remedy(check: Check, answers: ClusterAnswers) -> Check:
-    """Return a check with another remedy if nothing is known because a right lacks."""
+    """Return a check with another remedy if it is known what keeps the answer away."""
     texts = (check.sentence, *check.items)
-    if check.verdict == "unknown" and any(why in text for why in answers.denials for text in texts):
-        return replace(check, remedy=_ASK_AS_SUPER_USER)
+    if check.verdict == "unknown":
+        for why, remedy in answers.remedies.items():
+            if any(why in text for text in texts):
+                return replace(check, remedy=remedy)
     return check
 
 
@@ -74,31 +109,66 @@ def check_brokers(answers: ClusterAnswers) -> Check:
             f"It is not known which brokers are registered: {registered.why}.",
             "`daybook local status` shows the parts of a standalone cluster; --admin-url says"
             " where brokers are.",
+            [registered.why],
         )
     if not registered:
         remedy = "Start one with `daybook broker` (`daybook local start broker-1`)."
         return Check(name, "failed", "No broker is registered.", remedy)
-    found: list[str] = []
+    found: dict[str, str] = {}
+    unasked: list[str] = []
     for broker in sorted({*registered, *answers.named}):
         said = answers.brokers.get(broker)
-        ready = Unknown("it was not asked") if said is None else said.ready
-        if isinstance(ready, Unknown):
-            where = "is registered" if broker in registered else "is in the admin URL"
-            found.append(f"{broker} {where} and does not answer: {ready.why}")
+        ready = NOT_ASKED if said is None else said.ready
+        where = "is registered" if broker in registered else "is in the admin URL"
+        if isinstance(ready, Unknown) and not ready.asked:
+            unasked.append(f"{broker} {where} and was not asked: {ready.why}")
+        elif isinstance(ready, Unknown):
+            found[broker] = f"{broker} {where} and does not answer: {ready.why}"
         elif ready:
-            found.append(f"{broker} is not ready: {ready}")
+            found[broker] = f"{broker} is not ready: {ready}"
     if found:
-        failed = any(broker in each for broker in registered for each in found)
+        items = [*found.values(), *unasked]
+        verdict: Verdict = "failed" if {*registered} & {*found} else "attention"
+        return Check(name, verdict, f"{_these(items)}.", _ask_it(answers, next(iter(found))), items)
+    if unasked:
+        return _unknown(name, unasked)
+    return Check(name, "ok", f"Every registered broker answers and is ready ({len(registered)}).")
+
+
+def _ask_it(answers: ClusterAnswers, broker: str) -> str:
+    said = answers.brokers.get(broker)
+    url = said.url if said is not None and said.url else f"http://{broker}"
+    trust = " --cacert AUTHORITY" if url.startswith("https") else ""
+    return (
+        f"Look at its log, and ask it with `curl{trust} {url}/readyz`; restart it if that does not"
+        " help (`daybook local status` shows the parts of a standalone cluster)."
+    )
+
+
+def check_token_files(answers: ClusterAnswers) -> Check:
+    """Check that the files of keys and of revoked tokens are in force as they are now."""
+    name = "token files"
+    found: list[str] = []
+    unseen: list[str] = []
+    for broker, said in sorted(answers.brokers.items()):
+        if isinstance(said.token_files, Unknown):
+            unseen.append(f"{broker}: {said.token_files.why}")
+        else:
+            those = sorted(said.token_files.items())
+            found += [f"{broker} cannot use {file}: {why}" for file, why in those if why]
+    if found:
         return Check(
             name,
-            "failed" if failed else "attention",
-            f"{_these(found)}.",
-            f"Look at its log, and ask it with `curl http://{found[0].split()[0]}/readyz`; restart"
-            " it if that does not help (`daybook local status` shows the parts of a standalone"
-            " cluster).",
+            "attention",
+            f"The former content stays in force, and a token that was revoked may still be let in:"
+            f" {_these(found)}.",
+            "Correct the file on that machine: `daybook tokens check FILE` names each wrong line of"
+            " a list of revoked tokens.",
             found,
         )
-    return Check(name, "ok", f"Every registered broker answers and is ready ({len(registered)}).")
+    if unseen or not answers.brokers:
+        return _unknown(name, unseen or ["no broker was asked"])
+    return Check(name, "ok", "Every broker uses its files of keys and of revoked tokens.")
 
 
 def check_versions(answers: ClusterAnswers) -> Check:
@@ -150,6 +220,7 @@ def check_store(answers: ClusterAnswers) -> Check:
             f"ZooKeeper was not asked, so little is known about bookies: {answers.store.why}.",
             "Say where it is with --zookeeper or DAYBOOK_ZOOKEEPER (`daybook local start"
             " zookeeper` if it is down).",
+            [answers.store.why],
         )
     if answers.store:
         remedy = "`daybook cluster show` tells which ledgers the topics are bound to."
@@ -588,6 +659,7 @@ def _because(reasons: Iterable[str]) -> str:
 _CHECKS: Sequence[Callable[[ClusterAnswers], Check]] = (
     check_brokers,
     check_versions,
+    check_token_files,
     check_store,
     check_bookies,
     check_disks,

@@ -41,6 +41,7 @@ from daybook.bookie.registry.registrations import (
 from daybook.bookie.registry.underreplication import Underreplication
 from daybook.bookie.replication.status_records import StatusRecords
 from daybook.clients.cli.bookie_question import ask_info
+from daybook.clients.cli.broker_client import in_options
 from daybook.clients.cli.doctor_answers import (
     Answer,
     BookieAnswers,
@@ -56,10 +57,16 @@ from daybook.clients.cli.doctor_answers import (
 )
 from daybook.clients.cli.options import LEDGERS_ROOT
 from daybook.clients.cli.progress import Advance
-from daybook.clients.cli.zookeeper_access import zookeeper_access
+from daybook.clients.cli.zookeeper_access import remedy_for, zookeeper_access
 from daybook.clients.python.admin import Admin, parse_admin_url
 from daybook.clients.python.credentials import Basic, Token
-from daybook.clients.python.errors import AdminError, AdminInDoubtError, BrokerError, NotFoundError
+from daybook.clients.python.errors import (
+    AdminError,
+    AdminInDoubtError,
+    BrokerError,
+    NotFoundError,
+    TlsError,
+)
 from daybook.clients.python.tls import TlsOptions, is_encrypted
 from daybook.wire.clock import SystemClock
 from daybook.wire.errors import WireError
@@ -77,8 +84,28 @@ _END_S = 1.5  # the part of the time limit that is left for ending the session
 _SESSION_TIMEOUT_S = 10.0
 _AT_ONCE = 8
 _NOT_FOUND = 404
-_DENIED = (401, 403)
-_NO_HTTPS = "its port with TLS is not known: it has none, or ZooKeeper was not asked"
+_NO_HTTPS_REMEDY = (
+    "Name the https ports of all brokers in --admin-url, or let this command ask ZooKeeper for"
+    " them: --zookeeper, and --zookeeper-tls with its files if it is locked."
+)
+_BAD_REQUEST, _DENIED = 400, (401, 403)
+ASK_AS_SUPER_USER = "Run it with the token of a super user: --token-file FILE."
+_WITH_TLS = "begin the URL with https://"
+_WITH_TLS_REMEDY = (
+    "Begin --admin-url with https://; --tls-trusted FILE names the authority of the brokers."
+)
+_TLS_REMEDY = (
+    "--tls-trusted FILE names the authority of the brokers, --tls-certificate and --tls-key the"
+    " certificate of this command; `daybook certificates show FILE` shows when one expires."
+)
+_NOBODY_REMEDY = (
+    "Correct --admin-url, or start the brokers (`daybook local status` shows the parts of a"
+    " standalone cluster)."
+)
+_NO_HTTPS = Unknown(
+    "its port with TLS is not known, because ZooKeeper was not asked or the broker has none",
+    asked=False,
+)
 _MARKS_MAX = 1_000  # the marks that are read; more are only counted
 _QUORUM = re.compile(r"(write|ack)\W+(\d+)")
 _ERRORS = (BrokerError, MetadataError, LedgerError, RegistryError, WireError, ValueError, OSError)
@@ -122,11 +149,13 @@ class Questions:
         self._admin_url = admin_url
         named = [] if admin_url is None else parse_admin_url(admin_url)
         answers.named = [f"{host}:{port}" for host, port in named]
+        answers.remedies[_NO_HTTPS.why] = _NO_HTTPS_REMEDY
         self._zookeeper = zookeeper
         self._root = root
-        self._access = zookeeper_access(zookeeper or "")
+        self._access = zookeeper_access(zookeeper or admin_url or "")
         self._members: dict[str, Member] = {}  # the brokers in the metadata store
         self._store_why = "its address is not known, because no broker told it"
+        self._nobody = "no broker answers"
         self._rest_asked = trio.Event()  # the brokers have told who is registered
         self._store_asked = trio.Event()  # the metadata store has told it
         self._since: dict[str, int] = {}  # when the record of each sink was written
@@ -158,7 +187,7 @@ class Questions:
         return Admin(url, tls=tls, token=token, basic=basic, timeout_s=timeout_s)
 
     async def _answer(self, ask: Callable[[], Awaitable[Any]], *, may_be_gone: bool = False) -> Any:  # noqa: ANN401  JSON, mostly
-        return await _answer(ask, may_be_gone=may_be_gone, denials=self.answers.denials)
+        return await _answer(ask, may_be_gone=may_be_gone, remedies=self.answers.remedies)
 
     def _admin_of(self, name: str, timeout_s: float = _PATIENT_S) -> Admin | None:
         url = self._url_of(name)
@@ -200,7 +229,8 @@ class Questions:
         there = {name: said for name, said in sorted(answers.brokers.items()) if said.answers}
         admin = self._admin_of_all(there)
         if admin is None:
-            answers.sinks = answers.namespaces = answers.quorums = Unknown("no broker answers")
+            nobody = Unknown(self._nobody)
+            answers.sinks = answers.namespaces = answers.quorums = nobody
             return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._ask_quorums, admin)
@@ -219,7 +249,7 @@ class Questions:
             return
         there = await self._ask_ready(self.answers.named)
         if not there:
-            self.answers.registered = Unknown("no broker at the admin URL answers")
+            self._note_nobody()
             return
         admin = self._admin_of_all(there, _QUICK_S * len(there))
         assert admin is not None, "the admin URL names them"
@@ -230,12 +260,19 @@ class Questions:
         config = await self._answer(lambda: admin.call("GET", path))
         if isinstance(config, Unknown):
             self._store_why = f"no broker told its address: {config.why}"
-            if config.why in self.answers.denials:
-                self.answers.denials.add(self._store_why)
         elif isinstance(config, dict):
             told = cast("dict[str, str | None]", config)
             self._zookeeper = self._zookeeper or told.get("zookeeperServers") or None
             self._root = self._root or told.get("ledgersRootPath") or None
+
+    def _note_nobody(self) -> None:
+        """Note that no broker of the admin URL answers, and what the first one said instead."""
+        readys = [each.ready for each in self.answers.brokers.values()]
+        why = next((each.why for each in readys if isinstance(each, Unknown)), "")
+        self._nobody = f"no broker at the admin URL answers: {why}"
+        self._store_why = self._nobody
+        self.answers.registered = Unknown(self._nobody)
+        self.answers.remedies.setdefault(why, _NOBODY_REMEDY)
 
     async def _ask_ready(self, names: Iterable[str]) -> list[str]:
         """Ask brokers whether they are ready; return those that answer at all."""
@@ -244,12 +281,16 @@ class Questions:
 
         async def ask(name: str) -> None:
             admin = self._admin_of(name, _QUICK_S)
-            ready: Answer[str] = Unknown(_NO_HTTPS)
+            ready: Answer[str] = _NO_HTTPS
             if admin is not None:
-                ready = await _readiness(admin, "/readyz", "/admin/v2/brokers/health")
-            brokers[name].ready = ready
+                brokers[name].url = self._url_of(name) or ""
+                remedies = self.answers.remedies
+                paths = ("/readyz", "/admin/v2/brokers/health")
+                ready = await _readiness(admin, *paths, remedies=remedies)
+            said = brokers[name]
+            said.ready = ready
             if isinstance(ready, Unknown):
-                brokers[name].version = brokers[name].loaded = ready
+                said.version = said.loaded = said.token_files = ready
 
         async with trio.open_nursery() as nursery:
             for name in names:
@@ -260,11 +301,12 @@ class Questions:
     async def _ask_broker(self, name: str, said: BrokerAnswers) -> None:
         quick, patient = self._admin_of(name, _QUICK_S), self._admin_of(name)
         if quick is None or patient is None:
-            said.version = said.loaded = said.quarantine = Unknown(_NO_HTTPS)
+            said.version = said.loaded = said.quarantine = said.token_files = _NO_HTTPS
             return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._ask_version, quick, said)
             nursery.start_soon(self._ask_quarantine, quick, said)
+            nursery.start_soon(self._ask_token_files, quick, said)
             nursery.start_soon(self._ask_loaded, patient, said)
 
     async def _ask_version(self, admin: Admin, said: BrokerAnswers) -> None:
@@ -277,6 +319,16 @@ class Questions:
             return {str(bookie): str(why) for bookie, why in found.items()}
 
         said.quarantine = await self._answer(ask)
+
+    async def _ask_token_files(self, admin: Admin, said: BrokerAnswers) -> None:
+        async def ask() -> dict[str, str]:
+            try:
+                found = await admin.call("GET", "/admin/v2/daybook/token-files")
+            except NotFoundError:
+                raise ValueError("this broker is of another release, and does not tell") from None
+            return {str(file): str(why) for file, why in found.items()}
+
+        said.token_files = await self._answer(ask)
 
     async def _ask_loaded(self, admin: Admin, said: BrokerAnswers) -> None:
         """One request returns the statistics of all loaded topics, and loads none."""
@@ -406,7 +458,7 @@ class Questions:
                 ) as store:
                     await self._ask_in_session(store)
             except* _ERRORS as group:
-                self._store_unknown(Unknown(_words(_first(group))))
+                self._store_unknown(_unknown(_first(group), self.answers.remedies))
         finally:
             self._store_asked.set()
             self._stored.set()
@@ -435,8 +487,8 @@ class Questions:
                 answers.guards = answers.bookies = answers.recovery = other
                 return
             answers.registered = sorted({*registered, *self._members})
-        answers.store = await _answer(partial(_store_trouble, store, paths))
-        answers.guards = await _answer(partial(_guards, store))
+        answers.store = await self._answer(partial(_store_trouble, store, paths))
+        answers.guards = await self._answer(partial(_guards, store))
         with suppress(*_ERRORS):
             await self._read_since(store)
         self._stored.set()
@@ -451,7 +503,7 @@ class Questions:
                 self._since[node] = record.stat.modified_ms
 
     async def _ask_recovery(self, store: MetadataStore, paths: LedgerPaths) -> None:
-        self.answers.recovery = await _answer(partial(_recovery, store, paths))
+        self.answers.recovery = await self._answer(partial(_recovery, store, paths))
 
     # -- bookies
 
@@ -480,7 +532,7 @@ class Questions:
             await self._each(sorted({*writable, *readonly, *known}), one)
             return [rows[name] for name in sorted(rows)]
 
-        self.answers.bookies = await _answer(ask)
+        self.answers.bookies = await self._answer(ask)
 
 
 async def _health(info: BookieInfo, access: BookieAccess) -> str:
@@ -527,27 +579,26 @@ async def _answer(
     ask: Callable[[], Awaitable[Any]],
     *,
     may_be_gone: bool = False,
-    denials: set[str] | None = None,
+    remedies: dict[str, str] | None = None,
 ) -> Any:  # noqa: ANN401  JSON, mostly
     """Return the answer, or why there is none.
 
-    With `may_be_gone`, raise NotFoundError if the question was about an object that is gone.  The
-    reason is added to `denials` if the broker refuses to answer this role.
+    With `may_be_gone`, raise NotFoundError if the question was about an object that is gone.  What
+    helps is added to `remedies`, by the reason, if the broker refuses to answer this command.
     """
     try:
         return await ask()
     except _ERRORS as error:
         if may_be_gone and isinstance(error, NotFoundError):
             raise
-        unknown = Unknown(_words(error))
-        if denials is not None and isinstance(error, AdminError) and error.status in _DENIED:
-            denials.add(unknown.why)
-        return unknown
+        return _unknown(error, {} if remedies is None else remedies)
     except _MALFORMED as error:
         return Unknown(f"the answer makes no sense ({type(error).__name__}: {error})")
 
 
-async def _readiness(admin: Admin, *paths: str) -> Answer[str]:
+async def _readiness(
+    admin: Admin, *paths: str, remedies: dict[str, str] | None = None
+) -> Answer[str]:
     """Return "" if the server says that it is well, or what it says is wrong.
 
     A server of another project may not have the first path.  It is asked for the next one.
@@ -556,12 +607,31 @@ async def _readiness(admin: Admin, *paths: str) -> Answer[str]:
     try:
         await admin.call("GET", path)
     except (AdminError, AdminInDoubtError) as error:
-        if error.status == _NOT_FOUND:
-            return await _readiness(admin, *others) if others else Unknown(_words(error))
+        if error.status == _NOT_FOUND and others:
+            return await _readiness(admin, *others, remedies=remedies)
+        if error.status in (_NOT_FOUND, _BAD_REQUEST):
+            return _unknown(error, {} if remedies is None else remedies)
         return str(error)
     except _ERRORS as error:
-        return Unknown(_words(error))
+        return _unknown(error, {} if remedies is None else remedies)
     return ""
+
+
+def _unknown(error: BaseException, remedies: dict[str, str]) -> Unknown:
+    """Return why there is no answer, and note what helps if this command is to blame."""
+    words = _words(error)
+    if isinstance(error, TlsError):
+        words = in_options(error).rstrip(".")
+    remedy = remedy_for(error)
+    if isinstance(error, AdminError) and error.status in _DENIED:
+        remedy = ASK_AS_SUPER_USER
+    elif _WITH_TLS in words:
+        remedy = _WITH_TLS_REMEDY
+    elif isinstance(error, TlsError):
+        remedy = _TLS_REMEDY
+    if remedy:
+        remedies[words] = remedy
+    return Unknown(words, asked=remedy not in (_WITH_TLS_REMEDY, _TLS_REMEDY))
 
 
 def _words(error: BaseException) -> str:

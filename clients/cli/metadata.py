@@ -20,7 +20,7 @@ from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import other_instance_allowed
 from daybook.clients.cli.progress import Waiting, report_waiting
 from daybook.clients.cli.run import run_async
-from daybook.clients.cli.zookeeper_access import zookeeper_access
+from daybook.clients.cli.zookeeper_access import remedy_for, zookeeper_access
 from daybook.wire.errors import WireError
 from daybook.wire.metadata.store import (
     MetadataError,
@@ -132,6 +132,11 @@ def _say(error: Exception, zookeeper: str) -> str | None:
             return f"{error}."
         case StoreUnavailableError():
             why = f" ({error.why})" if isinstance(error, NoContactError) and error.why else ""
+            if remedy := remedy_for(error):
+                return (
+                    f"No ZooKeeper answers at {zookeeper}{why}. {remedy} Or say where yours is with"
+                    f" --zookeeper or DAYBOOK_ZOOKEEPER.{context_note(zookeeper)}"
+                )
             return (
                 f"No ZooKeeper answers at {zookeeper}{why}: start a cluster with"
                 " `daybook standalone` (`daybook local start zookeeper` if only ZooKeeper is down),"

@@ -21,10 +21,10 @@ from click.core import ParameterSource
 from daybook.clients.cli.chosen import (
     address,
     chosen,
-    context_of,
     context_option,
     instead_of_variable,
 )
+from daybook.clients.cli.context_storage import files_of_context, root_of_context, with_context
 from daybook.clients.cli.credentials import credential_options, given_credentials
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.zookeeper_access import zookeeper_access_options, zookeeper_given
@@ -226,9 +226,9 @@ def tls_options(url: str, origin: str | None = None) -> "TlsOptions | None":
     context = click.get_current_context(silent=True)
     meta = {} if context is None else context.meta
     if is_encrypted(url):
-        of_cluster = {**_tls_of_directory(origin or url), **_tls_of_context(origin or url)}
+        of_cluster = {**_tls_of_directory(origin or url), **files_of_context(origin or url)}
         return TlsOptions(**{**of_cluster, **meta.get(_TLS, {})})
-    if _TLS_GIVEN in meta and not _others_use_tls(meta):
+    if _TLS_GIVEN in meta and not _others_use_tls(meta, origin or url):
         raise UserError(
             f"{meta[_TLS_GIVEN]} is for brokers with TLS, and {url} is without: begin the URL with"
             " pulsar+ssl:// (an admin URL with https://), or leave the option out."
@@ -236,9 +236,10 @@ def tls_options(url: str, origin: str | None = None) -> "TlsOptions | None":
     return None
 
 
-def _others_use_tls(meta: Mapping[Any, Any]) -> bool:
+def _others_use_tls(meta: Mapping[Any, Any], url: str) -> bool:
     """Return True if a command reaches bookies or ZooKeeper with TLS, which has the same files."""
-    return bool(meta.get(_BOOKIES, {}).get("tls") or zookeeper_given().get("zookeeper_tls"))
+    bookies = with_context(url, "bookie", meta.get(_BOOKIES, {}))
+    return bool(bookies["tls"] or zookeeper_given(url)["tls"])
 
 
 def _tls_of_directory(url: str) -> dict[str, Any]:
@@ -246,19 +247,6 @@ def _tls_of_directory(url: str) -> dict[str, Any]:
 
     keys = directory_keys(url)
     return {} if keys is None else {"trusted": keys.trusted}
-
-
-def _tls_of_context(url: str) -> dict[str, Any]:
-    found = context_of(url)
-    if found is None:
-        return {}
-    own = found.context
-    return {
-        "trusted": own.tls_trusted,
-        "certificate": own.tls_certificate,
-        "key": own.tls_key,
-        "verify_host": own.tls_verify_host,
-    }
 
 
 class ClientArguments(TypedDict):
@@ -410,6 +398,12 @@ def _check_zookeeper(
     return check_zookeeper(context, parameter, found)
 
 
+def _root() -> str:
+    """Return the path of the ledgers if the user gave none.  ZooKeeper is the earlier option."""
+    zookeeper = click.get_current_context().params.get("zookeeper")
+    return root_of_context(zookeeper or "") or LEDGERS_ROOT
+
+
 def zookeeper_options(function: Function) -> Function:
     """Add `--zookeeper`, `--context` and `--ledgers-root` (or `--root`), as `zookeeper`, `root`.
 
@@ -429,8 +423,8 @@ def zookeeper_options(function: Function) -> Function:
         "--ledgers-root",
         "--root",
         "root",
-        default=LEDGERS_ROOT,
-        show_default=True,
+        default=_root,
+        show_default=f"that of the context, else {LEDGERS_ROOT}",
         metavar="PATH",
         callback=check_root,
         help="The path of the ledgers in ZooKeeper.",
@@ -451,11 +445,13 @@ def bookie_options(function: Function) -> Function:
 
     def note(context: click.Context, parameter: click.Parameter, value: object) -> None:
         assert parameter.name is not None
-        context.meta.setdefault(_BOOKIES, {})[parameter.name.removeprefix("bookie_")] = value
+        source = context.get_parameter_source(parameter.name)
+        if source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
+            context.meta.setdefault(_BOOKIES, {})[parameter.name.removeprefix("bookie_")] = value
 
     tls = click.option(
         "--bookie-tls/--no-bookie-tls",
-        default=False,
+        default=None,
         envvar="DAYBOOK_BOOKIES_TLS",
         show_envvar=True,
         expose_value=False,
@@ -464,7 +460,6 @@ def bookie_options(function: Function) -> Function:
     )
     user = click.option(
         "--bookie-user",
-        default="",
         envvar="DAYBOOK_BOOKIES_USER",
         show_envvar=True,
         expose_value=False,
@@ -496,22 +491,23 @@ def storage_options(function: Function) -> Function:
     return bookie_options(zookeeper_access_options(function))
 
 
-def storage_of_query() -> dict[str, str]:
+def storage_of_query(service_url: str = "") -> dict[str, str]:
     """Return what the options about bookies and ZooKeeper say, as options of the Spark source.
 
-    Workers have other directories, so paths are absolute.  Raise UserError for half of a pair.
+    The context says the rest, if it has given the address of the brokers.  Workers have other
+    directories, so paths are absolute.  Raise UserError for half of a pair.
     """
     from daybook.clients.cli.zookeeper_access import zookeeper_access
 
     context = click.get_current_context()
-    access, keeper = bookie_access(""), zookeeper_access()
+    access, keeper = bookie_access(service_url), zookeeper_access(service_url)
     found: dict[str, str] = {}
     if access.tls:
         found["bookie.tls"] = "true"
     if keeper.tls is not None:
         found["zookeeper.tls"] = "true"
     if found:
-        tls = context.meta.get(_TLS, {})
+        tls = {**files_of_context(service_url), **context.meta.get(_TLS, {})}
         files = {name: tls.get(name) for name in ("trusted", "certificate", "key")}
         found |= {f"tls.{name}": _absolute(path) for name, path in files.items() if path}
         if keeper.tls is not None and not keeper.verify_host:
@@ -553,18 +549,21 @@ def bookie_access(zookeeper: str | None = None) -> "BookieAccess":
     meta = {} if context is None else context.meta
     if zookeeper is None and context is not None:
         zookeeper = context.params.get("zookeeper")
-    keys = keys_for_bookies(zookeeper or "")
-    given, files = meta.get(_BOOKIES, {}), {**keys, **meta.get(_TLS, {})}
+    zookeeper = zookeeper or ""
+    keys = keys_for_bookies(zookeeper)
+    given = with_context(zookeeper, "bookie", meta.get(_BOOKIES, {}))
+    files = {**keys, **files_of_context(zookeeper), **meta.get(_TLS, {})}
     access = BookieAccess(
-        tls=bool(given.get("tls") or keys),
+        tls=given["tls"] is not False and bool(given["tls"] or keys),
         trusted=files.get("trusted"),
         certificate=files.get("certificate"),
         key=files.get("key"),
-        user=given.get("user") or "",
-        password_file=given.get("password_file"),
+        user=given["user"] or "",
+        password_file=given["password_file"],
     )
-    others = context is not None and any(p.name == "zookeeper_tls" for p in context.command.params)
-    if not access.tls and _TLS_GIVEN in meta and given and not others:
+    names = {each.name for each in (() if context is None else context.command.params)}
+    alone = "bookie_tls" in names and "zookeeper_tls" not in names
+    if not access.tls and _TLS_GIVEN in meta and alone:
         raise UserError(f"{meta[_TLS_GIVEN]} needs --bookie-tls: give both, or neither.")
     try:
         access.check()

@@ -133,7 +133,7 @@ def run(
     It goes on where its last run has ended.  Ctrl-C ends it after the batch under way.
     """
     with _sentences():
-        storage = storage_of_query()
+        storage = storage_of_query(service_url)
         cluster = Cluster(service_url, admin_url, *query_security(service_url), storage)
         pipeline = read_pipeline(file, cluster)
     if (option := given_about_storage()) and not _reads_from(pipeline, service_url):
@@ -254,7 +254,9 @@ def _storage_of_source(source: CopySource, service_url: str) -> dict[str, str]:
         if option:
             raise UserError(f"{option} is for bookies, and Kafka has none: leave it out.")
         return {}
-    return storage_of_query() if option or source.address == service_url else {}
+    if not option and source.address != service_url:
+        return {}
+    return storage_of_query(source.address)
 
 
 def _copy_source(url: str, topic: str) -> CopySource:

@@ -56,6 +56,7 @@ def rest(fake_admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch) -> FakeAdmin:
         "/admin/v2/broker-stats/topics": loaded(waitingFor=""),
         "/admin/v2/daybook/sinks": [],
         "/admin/v2/daybook/quarantine": {},
+        "/admin/v2/daybook/token-files": {},
         "/admin/v2/tenants": ["public"],
         "/admin/v2/namespaces/public": ["public/default"],
         "/admin/v2/namespaces/public/default": {"retention_policies": None},
@@ -167,6 +168,48 @@ def test_a_question_that_is_denied_makes_its_checks_unknown(
     assert SUPER_USER in checks["sinks"]["sentence"]
     assert checks["sinks"]["remedy"] == "Run it with the token of a super user: --token-file FILE."
     assert checks["waiting topics"]["verdict"] == "ok"
+
+
+def test_checks_that_one_reason_keeps_unknown_are_one_row_of_the_table(
+    daybook: Daybook, rest: FakeAdmin
+) -> None:
+    for method, path in list(rest.answers):
+        if path not in ("/readyz", "/admin/v2/brokers/version"):
+            rest.answers[method, path] = 403, {"reason": SUPER_USER}
+    _, out, _ = daybook("doctor")
+    words = " ".join(out.split())
+    assert words.count("Run it with the token of a super user: --token-file FILE.") == 1
+    assert " ".join(word for word in SUPER_USER.split()[:6]) in words
+    assert all(name in out for name in ("metadata store", "retention", "topics looked at"))
+
+
+def test_a_port_with_tls_is_named_and_no_longer_timeout_is_advised(
+    daybook: Daybook, rest: FakeAdmin
+) -> None:
+    why = "this port speaks HTTP with TLS only: begin the URL with https://"
+    rest.answers = {key: (400, {"reason": why}) for key in rest.answers}
+    code, checks = looked(daybook)
+    assert code == 2
+    for name, check in checks.items():
+        assert check["verdict"] == "unknown", name
+        assert why in check["sentence"], name
+        assert check["remedy"].startswith("Begin --admin-url with https://"), name
+
+
+def test_a_list_of_revoked_tokens_that_cannot_be_used_needs_attention(
+    daybook: Daybook, rest: FakeAdmin
+) -> None:
+    told = {"/etc/keys": "", "/etc/revoked": "line 2 is wrong: it is not UTF-8"}
+    rest.answers["GET", "/admin/v2/daybook/token-files"] = 200, told
+    check = looked(daybook)[1]["token files"]
+    assert check["verdict"] == "attention"
+    broker = urlsplit(os.environ["DAYBOOK_ADMIN_URL"]).netloc
+    assert check["items"] == [f"{broker} cannot use /etc/revoked: line 2 is wrong: it is not UTF-8"]
+    assert "daybook tokens check FILE" in check["remedy"]
+    del rest.answers["GET", "/admin/v2/daybook/token-files"]
+    check = looked(daybook)[1]["token files"]
+    assert check["verdict"] == "unknown"
+    assert "another release" in check["sentence"]
 
 
 def test_the_table_has_the_worst_first_with_the_remedy(daybook: Daybook, rest: FakeAdmin) -> None:

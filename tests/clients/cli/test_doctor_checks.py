@@ -41,7 +41,7 @@ SILENT = Unknown("nobody listens")
 
 
 def broker() -> BrokerAnswers:
-    return BrokerAnswers("", "0.1.0", {}, {})
+    return BrokerAnswers("", "0.1.0", {}, {}, {})
 
 
 def bookie(name: str, state: str = "writable", **more: Any) -> BookieAnswers:
@@ -84,7 +84,7 @@ def verdicts(answers: ClusterAnswers) -> dict[str, str]:
 def test_a_cluster_that_is_well_is_ok_in_every_check() -> None:
     checks = all_checks(well())
     assert {check.verdict for check in checks} == {"ok"}
-    assert len({check.name for check in checks}) == len(checks) == 13
+    assert len({check.name for check in checks}) == len(checks) == 14
     assert all(check.sentence.endswith(".") for check in checks)
 
 
@@ -137,6 +137,23 @@ def test_a_registered_broker_that_does_not_answer_has_failed() -> None:
     assert check.verdict == "failed"
     assert "b:1 is registered and does not answer: nobody listens" in check.sentence
     assert "curl http://b:1/readyz" in check.remedy
+
+
+def test_a_broker_that_was_not_asked_is_unknown_and_is_not_to_be_restarted() -> None:
+    answers = well()
+    unasked = Unknown("its port with TLS is not known", asked=False)
+    answers.brokers["b:1"] = BrokerAnswers(unasked, unasked, unasked)
+    check = check_brokers(answers)
+    assert (check.verdict, check.items) == (
+        "unknown",
+        ["b:1 is registered and was not asked: its port with TLS is not known"],
+    )
+    assert "restart" not in check.remedy
+    answers.brokers["a:1"].ready = "no contact with the metadata store"
+    answers.brokers["a:1"].url = "https://a:8443"
+    check = check_brokers(answers)
+    assert (check.verdict, len(check.items)) == ("failed", 2)
+    assert "curl --cacert AUTHORITY https://a:8443/readyz" in check.remedy
 
 
 def test_a_broker_that_is_not_ready_has_failed() -> None:
