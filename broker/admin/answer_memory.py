@@ -13,7 +13,7 @@ import trio
 
 from daybook.broker.errors import UnavailableError
 
-_ANSWERS = 6  # of the largest size at the same time
+_ANSWERS = 6  # The bound is that many of the largest size.
 _WAIT_S = 5.0
 
 
