@@ -260,6 +260,7 @@ class _Broker:
             staged_bytes_max=max(BODY_BYTES_MAX, config.max_message_size),
             access=Access(config, access.authentication, access.authorization, access.audit),
             metrics_need_credentials=config.metrics_need_credentials,
+            message_bytes_max=config.max_message_size,
             log=self.on.log,
         )
         for port in self.on.ports.for_http:

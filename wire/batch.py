@@ -434,6 +434,37 @@ def iter_batch(body: Buffer, count: int) -> Iterator[tuple[SingleMetadata, bytes
     yield from zip(*BatchReader().split(bytes(body), count), strict=True)
 
 
+def highest_id(body: bytes, count: int, first_id: int) -> int:
+    """Return the highest sequence id of the `count` messages in `body`.
+
+    A message that states none has the id that follows from its place.  This reads nothing else of
+    the metadata, so it takes a fraction of the time of `BatchReader.split`.  Raise a WireError if
+    the batch does not parse or is cut off.
+    """
+    highest, offset, end = first_id, 0, len(body)
+    for sequence_id in range(first_id, first_id + count):
+        first = offset + _SIZE_BYTES
+        last = first + int.from_bytes(body[offset:first], "big")
+        if last > end:
+            raise TruncatedError("a batch is cut off")
+        try:
+            single = pb.SingleMessageMetadata.FromString(body[first:last])
+        except DecodeError as error:
+            raise MalformedError(
+                f"the metadata of a message in a batch cannot be parsed: {error}"
+            ) from None
+        size = single.payload_size
+        if size < 0 or not single.IsInitialized():
+            raise MalformedError("a message of a batch has no size")
+        offset = last + size
+        highest = max(
+            highest, single.sequence_id if single.HasField("sequence_id") else sequence_id
+        )
+    if offset > end:
+        raise TruncatedError("a batch is cut off")
+    return highest
+
+
 def _is_repeated(body: bytes, start: int, end: int, first: int, stride: int, count: int) -> bool:
     """Return True if all messages repeat the bytes `body[start:end]` of their metadata.
 

@@ -11,9 +11,15 @@ A client that sends nothing, or half the head of a request, is cut after `_IDLE_
 it goes on.  A client that reads its answer more slowly than `_ANSWER_BYTES_PER_S` is cut, too; the
 kernel cuts one that never reads.  Bodies have their limits in the applications.  Only HTTP/1 is
 served, and strictly: see `wire.http_framing`.
+
+The requests of one connection are handled one at a time, and at most `_READ_BYTES` of them are read
+ahead.  When an answer cannot be sent, the connection ends at once with all that is left of them.
+The end of what a client sends is no sign that it has gone: it may wait for its answer.  A
+connection that is reset is one, and ends a request under way that only reads.
 """
 
 import logging
+import select
 import socket
 import ssl
 from collections.abc import Callable
@@ -44,6 +50,9 @@ SAYS_HTTPS = b'{"reason": "this port speaks HTTP with TLS only: begin the URL wi
 _BACKLOG = 128
 _IDLE_S = 10
 _ACCEPT_PAUSE_S = 0.1
+_READ_BYTES = 16 << 10
+_LOOK_S = 1.0  # between two looks for clients that have gone while a request is under way
+_READING = ("GET", "HEAD")
 _UNREAD_MS = 5_000
 _ANSWER_S = 10.0  # in addition to what an answer takes at this rate
 _ANSWER_BYTES_PER_S = 16 << 10
@@ -64,11 +73,17 @@ def _nobody_is_told(_why: str) -> None:
     """Do nothing about a client that was cut."""
 
 
+def _nothing_ends() -> None:
+    """Do nothing for a connection that no port serves."""
+
+
 class _Connection(TCPServer):
     """A connection that knows whether a request is under way, and that is read strictly."""
 
     idle = True
     on_cut: Callable[[str], None] = staticmethod(_nobody_is_told)
+    end: Callable[[], None] = staticmethod(_nothing_ends)
+    """Ends the connection at once."""
     _wrapper: Any = None
 
     @property
@@ -98,7 +113,10 @@ class _Connection(TCPServer):
         await super().protocol_send(event)
 
     async def _send(self, data: bytes) -> None:
-        """Send a part of an answer, in limited time."""
+        """Send a part of an answer, in limited time; end the connection if that fails.
+
+        An exception would not end it: Hypercorn catches it, and serves the next request.
+        """
         view = memoryview(data)
         async with self.send_lock:
             while view:
@@ -109,14 +127,31 @@ class _Connection(TCPServer):
                     try:
                         await self.stream.send_all(piece)
                     except (trio.BrokenResourceError, trio.ClosedResourceError):
-                        view = view[:0]
-                        await self.protocol.handle(Closed())
+                        self.end()
+                        return
                 if scope.cancelled_caught:
                     self.on_cut("the client reads its answer too slowly")
-                    raise trio.BrokenResourceError
+                    self.end()
+                    return
+
+    @property
+    def only_reads(self) -> bool:
+        """True while a request is under way that changes nothing."""
+        stream = None if self.idle or self._wrapper is None else self._wrapper.protocol.stream
+        scope: Any = getattr(stream, "scope", None)
+        return scope is not None and scope["method"] in _READING
 
     async def _read_data(self) -> None:
-        await super()._read_data()
+        data = None
+        while data != b"":
+            try:
+                data = bytes(await self.stream.receive_some(_READ_BYTES))
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                if self.only_reads:
+                    self.end()
+                break
+            await self.protocol.handle(RawData(data))
+        await self.protocol.handle(Closed())
         # The client sends nothing more.  Without this its place would be taken for `_IDLE_S`.
         await self.idle_task.stop()
 
@@ -233,6 +268,7 @@ class HttpPort:
         with trio.socket.from_stdlib_socket(self._socket) as listening:
             async with trio.open_nursery() as nursery:
                 task_status.started()
+                nursery.start_soon(self._look_for_the_gone)
                 while True:
                     accepted = await self._accept(listening)
                     stream: Any = self._stream(accepted)
@@ -240,9 +276,21 @@ class HttpPort:
                     connection.on_cut = partial(self._cut, stream)
                     if self._bound.has_room():
                         scope = self._bound.connections[connection] = trio.CancelScope()
+                        connection.end = scope.cancel
                         nursery.start_soon(self._serve_one, connection, scope, stream)
                     else:
                         accepted.close()
+
+    async def _look_for_the_gone(self) -> None:
+        """End connections that were reset while a request that only reads is under way.
+
+        A connection with more requests behind that one is not read, so it does not find that out.
+        """
+        while True:
+            await trio.sleep(_LOOK_S)
+            for connection in [*self._bound.connections]:
+                if connection.only_reads and _is_reset(connection.stream):
+                    connection.end()
 
     def _cut(self, stream: trio.abc.Stream, why: str) -> None:
         self._on_cut(_peer(stream), why)
@@ -318,6 +366,15 @@ async def _answer_plain(stream: Any) -> None:  # noqa: ANN401  a stream with TLS
 def _certificate(stream: Any) -> PeerCertificate | None:  # noqa: ANN401  a stream with TLS
     der = stream.getpeercert(binary_form=True)
     return None if der is None else parse_certificate(der)
+
+
+def _is_reset(stream: Any) -> bool:  # noqa: ANN401  a stream with a socket below
+    poll = select.poll()
+    try:
+        poll.register(getattr(stream, "transport_stream", stream).socket.fileno(), 0)
+    except (OSError, ValueError):
+        return True  # It is closed already.
+    return bool(poll.poll(0))
 
 
 def _peer(stream: Any) -> str:  # noqa: ANN401  a stream with a socket below

@@ -28,7 +28,7 @@ from daybook.broker.admin.access import Access
 from daybook.broker.admin.handling import Endpoints, reason, refused, with_encoded_paths
 from daybook.broker.admin.operations import Operations
 from daybook.broker.admin.sink_operations import SinkOperations
-from daybook.broker.admin.subscription_operations import SubscriptionOperations
+from daybook.broker.admin.subscription_operations import MESSAGE_BYTES_MAX, SubscriptionOperations
 from daybook.broker.errors import BrokerError
 from daybook.broker.security.rights import right_of_path
 from daybook.wire.logging import Log
@@ -45,11 +45,13 @@ def create_app(
     staged_bytes_max: int = 0,
     access: Access | None = None,
     metrics_need_credentials: bool = False,
+    message_bytes_max: int = MESSAGE_BYTES_MAX,
 ) -> ASGIApp:
     """Return the application.
 
     `why_not_ready` returns "" if the broker can serve: it probes the service port, too.
-    `staged_bytes_max` bounds the bodies of requests about sinks, which have entries.
+    `staged_bytes_max` bounds the bodies of requests about sinks, which have entries, and
+    `message_bytes_max` an entry that is shown.
     """
 
     async def show_metrics(request: Request) -> Response:
@@ -78,7 +80,8 @@ def create_app(
         if of_sinks is None
         else sinks.routes(Endpoints(of_sinks, max(body_bytes_max, staged_bytes_max), log, access))
     )
-    of_subscriptions = Endpoints(SubscriptionOperations(operations), body_bytes_max, log, access)
+    shown = SubscriptionOperations(operations, message_bytes_max)
+    of_subscriptions = Endpoints(shown, body_bytes_max, log, access)
     app = Starlette(
         routes=[
             Route("/metrics", show_metrics),

@@ -4,7 +4,7 @@ The headers are those that Pulsar's admin clients know, and X-Daybook-Pending: f
 a subscription has acknowledged a part, the bits of the other messages, the lowest first, in base64.
 The payload is decompressed; a batch stays
 whole, and the client splits it.  An encrypted payload, and one that cannot be read, is given as it
-is stored.
+is stored.  One that is too large when it is decompressed is refused.
 """
 
 import json
@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from daybook.broker.admin.handling import Content
+from daybook.broker.errors import PreconditionError
 from daybook.managed_ledger.position import Position
 from daybook.wire.batch import parse_metadata, split_broker_metadata
 from daybook.wire.compression import decompress
-from daybook.wire.errors import WireError
+from daybook.wire.errors import OversizeError, WireError
 from daybook.wire.proto import pulsar_pb2 as pb
 
-_BYTES_MAX = 64 << 20  # A compressed payload may not become larger than that.
 _PROPERTIES_MAX = 16 << 10  # characters; HTTP clients bound the size of headers
 _PENDING_MAX = 3 << 10  # bytes, for the same reason; a larger batch is shown without its bits
 _TEXTS = (
@@ -43,8 +43,13 @@ _FLAGS = ("null_value", "partition_key_b64_encoded", "null_partition_key")
 _BYTES = ("encryption_param", "schema_version", "ordering_key")
 
 
-def content_of(position: Position, data: memoryview, pending: int | None = None) -> Content:
-    """Return an entry; `pending` are the bits of its messages that are not acknowledged."""
+def content_of(
+    position: Position, data: memoryview, bytes_max: int, pending: int | None = None
+) -> Content:
+    """Return an entry; `pending` are the bits of its messages that are not acknowledged.
+
+    Raise PreconditionError if it has more than `bytes_max` bytes when it is decompressed.
+    """
     headers = [("X-Pulsar-Message-ID", str(position))]
     if pending is not None and pending.bit_length() <= 8 * _PENDING_MAX:
         bits = pending.to_bytes(-(-pending.bit_length() // 8), "little")
@@ -68,7 +73,12 @@ def content_of(position: Position, data: memoryview, pending: int | None = None)
     if metadata.encryption_keys or not metadata.compression:
         return Content(bytes(body), headers)
     try:
-        plain = decompress(metadata.compression, body, metadata.uncompressed_size, _BYTES_MAX)
+        plain = decompress(metadata.compression, body, metadata.uncompressed_size, bytes_max)
+    except OversizeError:
+        raise PreconditionError(
+            f"the entry {position} has {metadata.uncompressed_size} bytes when it is decompressed,"
+            f" and at most {bytes_max} are shown (max_message_size): read it with a consumer"
+        ) from None
     except WireError:
         plain = body
     return Content(bytes(plain), headers)

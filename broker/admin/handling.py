@@ -57,12 +57,34 @@ class Text(str):
     __slots__ = ()
 
 
+def _nothing() -> None:
+    """Do nothing when an answer is sent."""
+
+
 @dataclass(frozen=True, slots=True)
 class Content:
-    """An answer of bytes, with headers."""
+    """An answer of bytes, with headers.
+
+    `on_done` is called when it is sent, or its connection has ended.
+    """
 
     data: bytes
     headers: Sequence[tuple[str, str]]
+    on_done: Callable[[], None] = _nothing
+
+
+class _ContentResponse(Response):
+    """An answer that tells when it needs no memory any more."""
+
+    def __init__(self, content: Content) -> None:
+        super().__init__(content.data, media_type="application/octet-stream")
+        self._on_done = content.on_done
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._on_done()
 
 
 class Call(Generic[PartsT]):
@@ -250,7 +272,7 @@ def answer(value: object) -> Response:
 
 
 def _content(content: Content) -> Response:
-    response = Response(content.data, media_type="application/octet-stream")
+    response = _ContentResponse(content)
     for name, value in content.headers:
         # Names and values come from messages: a header cannot have line breaks or other letters.
         with suppress(UnicodeEncodeError):

@@ -11,11 +11,13 @@ All operations raise only `BrokerError`s.
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import cast
 
 import msgspec
 import trio
 
+from daybook.broker.admin.answer_memory import AnswerMemory
 from daybook.broker.admin.entries import content_of
 from daybook.broker.admin.handling import Content
 from daybook.broker.admin.message_ids import Start
@@ -42,6 +44,7 @@ from daybook.broker.topics.topic_log import translated
 from daybook.managed_ledger.position import Position
 from daybook.wire.topics import TopicName, url_encode
 
+MESSAGE_BYTES_MAX = 5 << 20  # the default of the setting max_message_size
 _DRY_RUN = {"dryRun": "true"}
 _READ_ENTRIES = 1_000
 _READ_BYTES = 4 << 20
@@ -70,8 +73,10 @@ class BacklogAnalysis(msgspec.Struct, frozen=True, rename="camel"):
 class SubscriptionOperations:
     """One instance per broker."""
 
-    def __init__(self, operations: Operations) -> None:
+    def __init__(self, operations: Operations, answer_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
+        """`answer_bytes_max` bounds an entry that is shown, when it is decompressed."""
         self._operations = operations
+        self.answers = AnswerMemory(answer_bytes_max)
 
     # -- looking at a subscription
 
@@ -276,12 +281,12 @@ class SubscriptionOperations:
                         left -= 1
                         if not left:
                             pending = cursor.pending_of(entry.position)
-                            return content_of(entry.position, entry.data, pending)
+                            most = self.answers.answer_bytes_max
+                            return content_of(entry.position, entry.data, most, pending)
                 at = log.next_position(found[-1].position)
             raise NotFoundError(f"the subscription {name} has fewer than {number} messages")
 
-        found = await self._operations.owners.run_here(topic, local, authoritative=authoritative)
-        return cast("Content", found)
+        return await self._shown(topic, local, authoritative=authoritative)
 
     async def examine(
         self, topic: TopicName, *, earliest: bool, number: int, authoritative: bool
@@ -298,8 +303,7 @@ class SubscriptionOperations:
             skipped = number - 1 if earliest else total - number
             return await self._entry(served, log.position_after(log.before_first, skipped + 1))
 
-        found = await self._operations.owners.run_here(topic, local, authoritative=authoritative)
-        return cast("Content", found)
+        return await self._shown(topic, local, authoritative=authoritative)
 
     async def entry(
         self, topic: TopicName, ledger_id: int, entry_id: int, *, authoritative: bool
@@ -308,7 +312,28 @@ class SubscriptionOperations:
             served = await self._operations.owned.get(topic)
             return await self._entry(served, Position(ledger_id, entry_id))
 
-        found = await self._operations.owners.run_here(topic, local, authoritative=authoritative)
+        return await self._shown(topic, local, authoritative=authoritative)
+
+    async def _shown(
+        self,
+        topic: TopicName,
+        local: Callable[[TopicName], Awaitable[Content]],
+        *,
+        authoritative: bool,
+    ) -> Content:
+        """Return an entry, whose memory is held until it is sent."""
+
+        async def holding(topic: TopicName) -> Content:
+            held = await self.answers.hold()
+            try:
+                content = await local(topic)
+            except BaseException:
+                held.release()
+                raise
+            held.shrink(len(content.data))
+            return replace(content, on_done=held.release)
+
+        found = await self._operations.owners.run_here(topic, holding, authoritative=authoritative)
         return cast("Content", found)
 
     async def _entry(self, topic: Topic, position: Position) -> Content:
@@ -317,7 +342,7 @@ class SubscriptionOperations:
             with translated(topic.name):
                 found = await log.read(position, max_entries=1, max_bytes=1)
             if found and found[0].position == position:
-                return content_of(position, found[0].data)
+                return content_of(position, found[0].data, self.answers.answer_bytes_max)
         raise NotFoundError(f"{topic.name} has no entry {position}")
 
     # -- what is stored of a topic

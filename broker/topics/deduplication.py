@@ -32,7 +32,7 @@ from daybook.broker.protocol.deduplication import (
 from daybook.broker.topics.topic_log import TopicCursor, TopicLog, TopicLogs, translated
 from daybook.managed_ledger.position import Position
 from daybook.wire.batch import (
-    BatchReader,
+    highest_id,
     is_batch,
     messages_counted,
     parse_metadata,
@@ -42,12 +42,19 @@ from daybook.wire.compression import decompress
 from daybook.wire.errors import WireError
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
-from daybook.wire.transport import Buffer
 
 CURSOR = "pulsar.dedup"
 _READ_ENTRIES = 1_000
 _READ_BYTES = 4 << 20
-_UNCOMPRESSED_BYTES_MAX = 8 << 20  # A larger batch is not decompressed to read its last id.
+# A batch is opened to read its last id only if it has few messages, absolutely and for its bytes:
+# a few bytes can hold hundreds of thousands of empty messages.
+_OPENED_MESSAGES_MAX = 4_096  # C++ clients put 1,000 into a batch by default, in 128 KiB.
+_OPENED_MESSAGES_ALWAYS = 64
+_OPENED_MESSAGES_PER_BYTE = 2
+_UNCOMPRESSED_BYTES_MAX = 8 << 20
+_UNCOMPRESSED_BYTES_ALWAYS = 256 << 10
+_UNCOMPRESSED_RATIO_MAX = 64
+_REPLAYED_AT_ONCE = 16  # entries, before other tasks have their turn
 _log = logging.getLogger(__name__)
 
 
@@ -219,7 +226,9 @@ async def _replay(
         entries = await log.read(position, max_entries=_READ_ENTRIES, max_bytes=_READ_BYTES)
         if not entries:
             break
-        for entry in entries:
+        for index, entry in enumerate(entries, 1):
+            if not index % _REPLAYED_AT_ONCE:
+                await trio.lowlevel.checkpoint()
             ids = _stored_ids(entry.data)
             if ids is not None:
                 state.replay(ids, trio.current_time())
@@ -291,20 +300,24 @@ def entry_ids(metadata: pb.MessageMetadata, body: memoryview) -> EntryIds:
 def _last_of_batch(metadata: pb.MessageMetadata, body: memoryview) -> int:
     """Return the last id of a batch whose client names only the first, as C++ clients do.
 
-    The messages name their own ids.  If they cannot be read, the first id has to do: a repeat of
-    the whole batch is found by it, and other batches have other ids.
+    The messages name their own ids.  If they cannot be read, or only with more work than their
+    bytes are worth, the first id has to do: a repeat of the whole batch is found by it, and other
+    batches have other ids.  No higher id can be guessed: a later message could be taken for a
+    repeat, and would be lost.
     """
-    first = metadata.sequence_id
-    if metadata.encryption_keys:
+    first, count = metadata.sequence_id, messages_counted(metadata)
+    if metadata.encryption_keys or count > _opened_messages_max(len(body)):
         return first
+    bytes_max = max(_UNCOMPRESSED_BYTES_ALWAYS, _UNCOMPRESSED_RATIO_MAX * len(body))
+    bytes_max = min(bytes_max, _UNCOMPRESSED_BYTES_MAX)
     try:
-        plain: Buffer = decompress(
-            metadata.compression, body, metadata.uncompressed_size, _UNCOMPRESSED_BYTES_MAX
-        )
-        singles, _ = BatchReader().split(bytes(plain), messages_counted(metadata))
+        plain = decompress(metadata.compression, body, metadata.uncompressed_size, bytes_max)
+        return highest_id(bytes(plain), count, first)
     except WireError:
         return first
-    return max(
-        first + index if single.sequence_id is None else single.sequence_id
-        for index, single in enumerate(singles)
-    )
+
+
+def _opened_messages_max(body_bytes: int) -> int:
+    """Return how many messages a batch of so many bytes may have to be opened."""
+    worth = max(_OPENED_MESSAGES_ALWAYS, _OPENED_MESSAGES_PER_BYTE * body_bytes)
+    return min(worth, _OPENED_MESSAGES_MAX)

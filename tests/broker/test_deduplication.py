@@ -15,7 +15,7 @@ from daybook.broker.errors import UnavailableError
 from daybook.broker.limits import DeduplicationLimits, LoadLimits, TopicLimits
 from daybook.broker.protocol.deduplication import GENERATED
 from daybook.broker.topics import deduplication
-from daybook.broker.topics.deduplication import CURSOR
+from daybook.broker.topics.deduplication import CURSOR, entry_ids
 from daybook.broker.topics.stats import topic_stats
 from daybook.managed_ledger.position import Position
 from daybook.wire.batch import encode_batch, parse_metadata, split_broker_metadata
@@ -227,6 +227,49 @@ async def test_the_last_id_of_a_batch_is_read_if_its_client_does_not_name_it(
         assert success.last_sequence_id == 15
         second.send_payload(10, batch, count=5)
         assert await second.receipts(1) == [(10, *NO_PLACE)]
+
+
+def last_id(count: int, more_bytes: int = 0) -> int:
+    """Return the last id that is seen of a compressed batch whose first id is 10."""
+    singles = [(pb.SingleMessageMetadata(payload_size=0), b"")] * (count - 1)
+    last = pb.SingleMessageMetadata(payload_size=more_bytes, sequence_id=9_999_999)
+    body = encode_batch([*singles, (last, bytes(more_bytes))])
+    metadata = pb.MessageMetadata(
+        producer_name="p",
+        sequence_id=10,
+        publish_time=1,
+        num_messages_in_batch=count,
+        compression=pb.ZSTD,
+        uncompressed_size=len(body),
+    )
+    packed = memoryview(compress(CompressionType.ZSTD, body))
+    return entry_ids(metadata, packed).last
+
+
+def test_a_small_batch_is_opened_however_well_it_is_compressed() -> None:
+    assert last_id(60) == 9_999_999
+    assert last_id(60, more_bytes=200 << 10) == 9_999_999
+
+
+def test_a_batch_of_few_bytes_with_many_messages_is_not_opened() -> None:
+    assert last_id(5_000) == 10
+    assert last_id(200) == 10
+
+
+def test_a_batch_of_few_bytes_that_becomes_large_is_not_opened() -> None:
+    assert last_id(2, more_bytes=300 << 10) == 10
+
+
+def test_a_batch_as_cpp_clients_send_it_by_default_is_opened() -> None:
+    singles = [
+        (pb.SingleMessageMetadata(sequence_id=10 + 2 * n, payload_size=1), b"x")
+        for n in range(1_000)
+    ]
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=10, num_messages_in_batch=1_000)
+    metadata.compression, body = pb.ZSTD, encode_batch(singles)
+    metadata.uncompressed_size = len(body)
+    packed = memoryview(compress(CompressionType.ZSTD, body))
+    assert entry_ids(metadata, packed).last == 10 + 2 * 999
 
 
 async def test_the_highest_id_that_a_client_names_is_the_last_one(

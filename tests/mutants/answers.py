@@ -136,4 +136,31 @@ MUTANTS = [
         replacement=Edit("await self.idle_task.stop()", "pass"),
         caught_by="tests:tests/wire/test_http.py -k takes_no_place",
     ),
+    Mutant(
+        id="AN29",
+        rule="no request is served behind an answer that cannot be sent -> all that came are",
+        module="daybook.wire.http",
+        name="_Connection._send",
+        replacement=Edit(
+            "self.end()\n                    return",
+            "await self.protocol.handle(Closed())\n                    return",
+        ),
+        caught_by="tests:tests/wire/test_http.py -k behind_an_answer",
+    ),
+    Mutant(
+        id="AN30",
+        rule="a reset ends a request that only reads -> only if no other is behind it",
+        module="daybook.wire.http",
+        name="_is_reset",
+        replacement=lambda _stream: False,
+        caught_by="tests:tests/wire/test_http.py -k a_reset_ends",
+    ),
+    Mutant(
+        id="AN31",
+        rule="a reset ends no request that changes something -> it ends all",
+        module="daybook.wire.http",
+        name="_Connection._read_data",
+        replacement=Edit("if self.only_reads:", "if not self.idle:"),
+        caught_by="tests:tests/wire/test_http.py -k a_reset_ends",
+    ),
 ]

@@ -10,6 +10,7 @@ _BY_NOT_FOUND = "tests:tests/clients/cli/test_not_found.py"
 _PLACES = "daybook.clients.cli.places"
 _BACKLOG = "daybook.clients.cli.topic_backlog"
 _BY_BACKLOG = "tests:tests/clients/cli/test_topic_backlog.py"
+_BY_MEMORY = "tests:tests/broker/control/test_answer_memory.py"
 _BY_REST = "tests:tests/broker/control/test_subscription_admin.py"
 
 MUTANTS = [
@@ -127,6 +128,35 @@ MUTANTS = [
         name="OwnedTopics.message_id_of_offset",
         replacement=Edit("if not first <= offset < following:", "if False:"),
         caught_by=_BY_REST,
+    ),
+    Mutant(
+        id="CL4 memory",
+        rule="the memory of answers with messages is bounded -> unbounded",
+        module="daybook.broker.admin.answer_memory",
+        name="AnswerMemory.hold",
+        replacement=Edit(
+            "    if self.taken + wanted > self.bytes_max:\n        raise",
+            "    if False:\n        raise",
+        ),
+        caught_by=_BY_MEMORY,
+    ),
+    Mutant(
+        id="CL4 sent",
+        rule="the memory of an answer is held until it is sent -> until it is known",
+        module="daybook.broker.admin.subscription_operations",
+        name="SubscriptionOperations._shown",
+        replacement=Edit("held.shrink(len(content.data))", "held.release()"),
+        caught_by=_BY_MEMORY,
+    ),
+    Mutant(
+        id="CL4 large",
+        rule="an entry is decompressed to at most the largest message -> to any size",
+        module="daybook.broker.admin.entries",
+        name="content_of",
+        replacement=Edit(
+            "metadata.uncompressed_size, bytes_max)", "metadata.uncompressed_size, 1 << 30)"
+        ),
+        caught_by=_BY_MEMORY,
     ),
     Mutant(
         id="CL4 pending",

@@ -148,6 +148,25 @@ MUTANTS = [
         caught_by=_BY_TOPIC,
     ),
     Mutant(
+        id="P85 many",
+        rule="a batch is opened only if its bytes are worth the work -> whatever it holds",
+        module=_SHELL,
+        name="_last_of_batch",
+        replacement=Edit(" or count > _opened_messages_max(len(body))", ""),
+        caught_by=f"{_BY_TOPIC} -k few_bytes_with_many_messages",
+    ),
+    Mutant(
+        id="P85 large",
+        rule="a batch is decompressed only if it is small or large anyway -> up to 8 MiB",
+        module=_SHELL,
+        name="_last_of_batch",
+        replacement=Edit(
+            "bytes_max = min(bytes_max, _UNCOMPRESSED_BYTES_MAX)",
+            "bytes_max = _UNCOMPRESSED_BYTES_MAX",
+        ),
+        caught_by=f"{_BY_TOPIC} -k few_bytes_that_becomes_large",
+    ),
+    Mutant(
         id="P86",
         rule="a message in chunks is seen with its last chunk -> with its first",
         module=_SHELL,

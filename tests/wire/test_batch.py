@@ -14,6 +14,7 @@ from daybook.wire.batch import (
     broker_entry_metadata,
     encode_batch,
     encode_payload,
+    highest_id,
     is_batch,
     iter_batch,
     num_messages,
@@ -57,6 +58,32 @@ def metadata(**fields: int) -> pb.MessageMetadata:
     for name, value in fields.items():
         setattr(made, name, value)
     return made
+
+
+@given(st.lists(single, min_size=1, max_size=8), st.integers(0, 100))
+def test_the_highest_id_is_that_of_the_messages(
+    messages: list[tuple[pb.SingleMessageMetadata, bytes]], first: int
+) -> None:
+    body = encode_batch(messages)
+    singles = [single for single, _ in iter_batch(body, len(messages))]
+    ids = (
+        first + index if single.sequence_id is None else single.sequence_id
+        for index, single in enumerate(singles)
+    )
+    assert highest_id(body, len(messages), first) == max(first, *ids)
+
+
+@given(st.binary(max_size=40), st.integers(1, 5))
+def test_the_highest_id_of_bytes_that_are_no_batch(body: bytes, count: int) -> None:
+    with suppress(WireError):
+        assert highest_id(body, count, 7) >= 7
+
+
+@pytest.mark.parametrize("cut", range(1, 8))
+def test_a_batch_that_is_cut_off_has_no_highest_id(cut: int) -> None:
+    body = encode_batch([(pb.SingleMessageMetadata(payload_size=0), b"x")])
+    with pytest.raises(WireError):
+        highest_id(body[:-cut], 1, 7)
 
 
 def test_an_entry_is_that_of_other_implementations() -> None:

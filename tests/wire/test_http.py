@@ -3,8 +3,11 @@
 import errno
 import gc
 import os
+import socket
 import ssl
-from collections.abc import Awaitable, Callable
+import struct
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -355,6 +358,126 @@ async def test_a_client_that_reads_too_slowly_is_cut_and_told(
                 await trio.sleep(0.01)
         nursery.cancel_scope.cancel()
     assert cuts.reasons == ["the client reads its answer too slowly"]
+
+
+KEPT = b"%s /%s HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+_RESET = struct.pack("ii", 1, 0)  # The socket is closed with a reset.
+
+
+class Calls:
+    """An application that counts requests, and whose requests can be held."""
+
+    def __init__(self, answer_bytes: int = 0) -> None:
+        self.begun = 0
+        self.cancelled = 0
+        self.ended = 0
+        self.go_on = trio.Event()
+
+        async def much(_: Request) -> Response:
+            self.begun += 1
+            return Response(bytes(answer_bytes))
+
+        async def wait(_: Request) -> Response:
+            self.begun += 1
+            try:
+                await self.go_on.wait()
+            except trio.Cancelled:
+                self.cancelled += 1
+                raise
+            self.ended += 1
+            return PlainTextResponse("waited")
+
+        methods = ["GET", "PUT"]
+        self.app = Starlette(routes=[Route("/much", much), Route("/wait", wait, methods=methods)])
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():  # noqa: ASYNC110
+            await trio.sleep(0.005)
+
+
+@asynccontextmanager
+async def served(calls: Calls, **options: Any) -> AsyncGenerator[HttpPort]:
+    port = HttpPort("127.0.0.1", 0, **options)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(port.serve, calls.app)
+        with trio.fail_after(PATIENCE_S):
+            yield port
+        nursery.cancel_scope.cancel()
+
+
+def reset(stream: trio.SocketStream) -> None:
+    stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    stream.socket.close()
+
+
+async def test_no_request_is_served_behind_an_answer_that_cannot_be_sent() -> None:
+    calls = Calls(answer_bytes=8 << 20)
+    async with served(calls) as port:
+        stream = await connect(port)
+        await stream.send_all(KEPT % (b"GET", b"much") * 50)
+        await calls.until(lambda: calls.begun == 1)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        reset(stream)
+        await calls.until(lambda: not port.connections)
+    assert calls.begun == 1
+
+
+async def test_no_request_is_served_behind_an_answer_that_is_read_too_slowly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "_ANSWER_S", 0.05)
+    monkeypatch.setattr(http, "_ANSWER_BYTES_PER_S", 1 << 30)
+    calls, cuts = Calls(answer_bytes=8 << 20), Cuts()
+    async with served(calls, on_cut=cuts) as port, await connect(port) as stream:
+        await stream.send_all(KEPT % (b"GET", b"much") * 50)
+        await calls.until(lambda: bool(cuts.reasons) and not port.connections)
+    assert (calls.begun, cuts.reasons) == (1, ["the client reads its answer too slowly"])
+
+
+@pytest.mark.parametrize("requests", [1, 5])
+async def test_a_reset_ends_a_request_that_only_reads(
+    requests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "_LOOK_S", 0.05)
+    calls = Calls()
+    async with served(calls) as port:
+        stream = await connect(port)
+        await stream.send_all(KEPT % (b"GET", b"wait") * requests)
+        await calls.until(lambda: calls.begun == 1)
+        reset(stream)
+        await calls.until(lambda: not port.connections)
+    assert (calls.begun, calls.cancelled) == (1, 1)
+
+
+@pytest.mark.parametrize("requests", [1, 5])
+async def test_a_reset_ends_no_request_that_changes_something(
+    requests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "_LOOK_S", 0.01)
+    calls = Calls()
+    async with served(calls) as port:
+        stream = await connect(port)
+        await stream.send_all(KEPT % (b"PUT", b"wait") * requests)
+        await calls.until(lambda: calls.begun == 1)
+        reset(stream)
+        await trio.sleep(0.1)
+        calls.go_on.set()
+        await calls.until(lambda: not port.connections)
+    assert (calls.begun, calls.cancelled, calls.ended) == (1, 0, 1)
+
+
+async def test_a_client_that_has_sent_all_still_gets_its_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "_LOOK_S", 0.01)
+    calls = Calls()
+    async with served(calls) as port, await connect(port) as stream:
+        await stream.send_all(KEPT % (b"GET", b"wait"))
+        await stream.send_eof()
+        await calls.until(lambda: calls.begun == 1)
+        await trio.sleep(0.1)
+        calls.go_on.set()
+        assert (await rest(stream)).endswith(b"waited")
 
 
 @pytest.mark.parametrize("sent", [b"", GET % b"ok", b"GET /ok HT", b"no request at all\r\n\r\n"])
