@@ -2,12 +2,17 @@
 
 `ChangingFile` keeps the value of such a file.  While the file cannot be read or parsed, the value
 that it had before stays, and `problem` says why.
+
+Only regular files are read.  To open a pipe waits for its other end, and everybody would wait.
 """
 
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeAlias, TypeVar
+
+import trio
 
 Value = TypeVar("Value")
 
@@ -21,30 +26,61 @@ def stamp_of(path: Path) -> FileStamp:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def read_stamped(path: Path, bytes_max: int) -> tuple[FileStamp, bytes]:
-    """Return the content of a file, and its stamp before it was read.
+def read_regular(path: Path, bytes_max: int) -> bytes:
+    """Return the content of a regular file, without a wait for another process.
 
-    A file that changes during the read has another stamp afterwards.  Raise OSError, or ValueError
-    for a file that is larger than `bytes_max`.
+    Raise OSError, or ValueError for a file that is not regular, or larger than `bytes_max`.
     """
-    stamp = stamp_of(path)
-    with path.open("rb") as file:
+    _check_regular(os.stat(path).st_mode)  # To open some devices has effects.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:
+        _check_regular(os.fstat(descriptor).st_mode)
         content = file.read(bytes_max + 1)
     if len(content) > bytes_max:
         raise ValueError("the file is too large")
-    return stamp, content
+    return content
+
+
+def _check_regular(mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise ValueError("it is not a regular file")
+
+
+def read_stamped(path: Path, bytes_max: int) -> tuple[FileStamp, bytes]:
+    """Return the content of a file, and its stamp before it was read.
+
+    A file that changes during the read has another stamp afterwards.  Raise what `read_regular`
+    raises.
+    """
+    stamp = stamp_of(path)
+    return stamp, read_regular(path, bytes_max)
 
 
 class ChangingFile(Generic[Value]):
     """A file whose content is parsed again when it has changed."""
 
-    def __init__(self, path: Path, bytes_max: int, parse: Callable[[bytes], Value]) -> None:
-        """Read the file.  Raise OSError or ValueError if that is not possible."""
+    def __init__(
+        self,
+        path: Path,
+        bytes_max: int,
+        parse: Callable[[bytes], Value],
+        *,
+        settle_s: float = 0.0,
+        clock: Callable[[], float] = trio.current_time,
+    ) -> None:
+        """Read the file.  Raise OSError or ValueError if that is not possible.
+
+        A changed file is read when it has not changed for `settle_s`.  A part of a file that is
+        being written may be a right value too, a shorter one.
+        """
         self.path = path
         self.problem = ""  # why the present file cannot be used; "" if it is in force
         self._bytes_max = bytes_max
         self._parse = parse
+        self._settle_s = settle_s
+        self._clock = clock
         self._stamp = stamp_of(path)
+        self._unsettled: tuple[FileStamp, float] | None = None  # a new stamp, since when
         self.value = self._read()
 
     def look(self, *, retry: bool = False) -> bool:
@@ -57,6 +93,8 @@ class ChangingFile(Generic[Value]):
             stamp = stamp_of(self.path)
             if stamp == self._stamp and not (retry and self.problem):
                 return False
+            if stamp != self._stamp and not self._is_settled(stamp):
+                return False
             # The stamp is kept even if the content is refused, so that each look does not read it.
             self._stamp = stamp
             found = self._read()
@@ -66,6 +104,19 @@ class ChangingFile(Generic[Value]):
         self.problem = ""
         changed, self.value = found != self.value, found
         return changed
+
+    def _is_settled(self, stamp: FileStamp) -> bool:
+        """Return True if the file has had a new stamp for long enough."""
+        if not self._settle_s:
+            return True
+        now = self._clock()
+        if self._unsettled is None or self._unsettled[0] != stamp:
+            self._unsettled = stamp, now
+            return False
+        if now - self._unsettled[1] < self._settle_s:
+            return False
+        self._unsettled = None
+        return True
 
     def _read(self) -> Value:
         return self._parse(read_stamped(self.path, self._bytes_max)[1])

@@ -2,6 +2,8 @@
 
 from daybook.wire.digest_md5 import REALM, SECRET_BYTES, secret_of
 
+USERS_BYTES_MAX = 1 << 20  # in a file
+
 
 def user_line(user: str, password: str) -> str:
     """Return the line of a user."""

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias
 
 import trio
 
-from daybook.wire.changing_files import FileStamp, stamp_of
+from daybook.wire.changing_files import FileStamp, read_regular, stamp_of
 from daybook.wire.clock import WallClock
 from daybook.wire.logging import Log
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 ClientCertificates: TypeAlias = Literal["off", "optional", "required"]
 
 _LOOK_S = 1.0
+_FILE_BYTES_MAX = 16 << 20
 _EXPIRY_LOOK_S = 3600.0
 _DAY_MS = 24 * 3600 * 1000
 _EXPIRES_SOON_MS = 7 * _DAY_MS
@@ -143,10 +144,11 @@ def _load_trusted(context: ssl.SSLContext, trusted: Path) -> None:
 
 def _check_readable(path: Path, what: str) -> None:
     try:
-        with path.open("rb") as file:
-            file.read(1)
+        read_regular(path, _FILE_BYTES_MAX)
     except OSError as error:
         raise TlsFilesError(f"{what} {path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise TlsFilesError(f"{what} {path} cannot be used: {error}") from None
 
 
 def _check_certificates(path: Path, what: str) -> "list[x509.Certificate]":

@@ -26,6 +26,7 @@ from typing import Literal, Protocol, TypeAlias
 
 import trio
 
+from daybook.wire.changing_files import read_regular
 from daybook.wire.clock import WallClock
 from daybook.wire.connection import FrameConnection
 from daybook.wire.digest_md5 import DigestClient, DigestError
@@ -127,10 +128,7 @@ class PasswordFile:
         return self._last
 
     def _read(self) -> str:
-        with self._path.open("rb") as file:
-            content = file.read(PASSWORD_BYTES_MAX + 1)
-        if len(content) > PASSWORD_BYTES_MAX:
-            raise ValueError("it is too large")
+        content = read_regular(self._path, PASSWORD_BYTES_MAX)
         try:
             password = content.decode().partition("\n")[0].rstrip("\r")
         except UnicodeDecodeError:

@@ -48,6 +48,7 @@ from daybook.wire.settings import ConfigError
 from daybook.wire.tcp import TcpNetwork
 
 _STOPPED, _BAD_CONFIG, _CANNOT_START, _FAILED = range(4)
+_PRIVATE = 0o077  # Nobody else reads entries, or the master keys of ledgers in the index.
 _STDIN_BYTES = 1 << 16
 _DESCRIPTORS_KEPT = 256  # for the metadata store, other bookies, probes
 _DESCRIPTORS_OF_A_DIRECTORY = 400  # 64 segments that are read, each twice, and 256 of the index
@@ -68,6 +69,7 @@ def main(open_disk: Callable[[], Disk] = FileDisk) -> int:
     except ConfigError as error:
         print(f"bookie: {error}", file=sys.stderr)  # noqa: T201  there is no log yet
         return _BAD_CONFIG
+    os.umask(_PRIVATE)
     process.prepare()
     log = log_to_stderr()
     forward_to(log)

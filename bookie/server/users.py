@@ -14,11 +14,10 @@ from pathlib import Path
 import trio
 
 from daybook.wire.changing_files import FileStamp, read_stamped, stamp_of
-from daybook.wire.digest_users import parse_users
+from daybook.wire.digest_users import USERS_BYTES_MAX, parse_users
 from daybook.wire.logging import Log
 from daybook.wire.settings import ConfigError
 
-_FILE_BYTES_MAX = 1 << 20
 _LOOK_S = 0.5
 
 
@@ -60,6 +59,6 @@ class Users:
                 )
 
     def _read(self) -> None:
-        stamp, content = read_stamped(self._path, _FILE_BYTES_MAX)
+        stamp, content = read_stamped(self._path, USERS_BYTES_MAX)
         self._secrets = parse_users(content.decode())
         self._stamp = stamp

@@ -6,6 +6,7 @@ The file is read each time the token is needed, so a new token counts without a 
 from pathlib import Path
 
 from daybook.broker.security.tokens import TOKEN_BYTES_MAX
+from daybook.wire.changing_files import read_regular
 from daybook.wire.logging import Log, silent_log
 
 
@@ -27,10 +28,9 @@ class BrokerToken:
         if not self._path:
             return b""
         try:
-            with Path(self._path).open("rb") as file:
-                self._last = file.read(TOKEN_BYTES_MAX).strip()
+            self._last = read_regular(Path(self._path), TOKEN_BYTES_MAX).strip()
             self._readable = True
-        except OSError as error:
+        except (OSError, ValueError) as error:
             if self._readable:
                 self._readable = False
                 self._log.error(

@@ -39,6 +39,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
+from daybook.wire.changing_files import read_regular
 from daybook.wire.settings import ConfigError
 
 Key: TypeAlias = (
@@ -51,6 +52,8 @@ _BY_SECRET_BYTES = {"HS256": 32, "HS384": 48, "HS512": 64}
 _BY_CURVE = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 _RSA = ("RS256", "RS384", "RS512")
 _PEM = b"-----BEGIN "
+_SSH = (b"ssh-", b"ecdsa-")
+_SECRET_VALUES_MIN = 8  # different bytes; 32 random ones have 30, and never fewer than 20
 _PUBLIC_BLOCK = re.compile(rb"-----BEGIN ([A-Z ]+)-----\s.*?-----END \1-----", re.DOTALL)
 _NONE = b"none"
 
@@ -118,9 +121,15 @@ def secret_keys(content: bytes) -> tuple[TokenKey, ...]:
 
 
 def _secret(secret: bytes) -> TokenKey:
-    if secret.startswith(_PEM) or _is_public_key(secret):
+    if _is_no_secret(secret):
         # Everybody knows a public key, and could sign with it.
         raise ConfigError("the secret key is a public or private key: name it as such, or make one")
+    if len(set(secret)) < _SECRET_VALUES_MIN:
+        # A file system may show zeros where a file was not written to its end.
+        raise ConfigError(
+            f"the secret key has fewer than {_SECRET_VALUES_MIN} different bytes, so it can be"
+            " guessed: make one with `daybook tokens create-secret-key`"
+        )
     algorithms = tuple(name for name, size in _BY_SECRET_BYTES.items() if len(secret) >= size)
     if not algorithms:
         raise ConfigError(
@@ -187,6 +196,15 @@ def _parsed(content: bytes, pem: Callable[[bytes], Any], der: Callable[[bytes], 
         ) from None
 
 
+def _is_no_secret(content: bytes) -> bool:
+    """Return True for a public or private key, also in base64 or in the form of SSH."""
+    text = content.lstrip()
+    if text.startswith((_PEM, *_SSH)):
+        return True
+    decoded = _base64(text.decode("latin-1"))
+    return _is_public_key(content) or (decoded is not None and _is_public_key(decoded))
+
+
 def _is_public_key(content: bytes) -> bool:
     try:
         load_der_public_key(content)
@@ -197,13 +215,11 @@ def _is_public_key(content: bytes) -> bool:
 
 def _of_file(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            content = file.read(KEY_BYTES_MAX + 1)
+        return read_regular(path, KEY_BYTES_MAX)
     except OSError as error:
         raise ConfigError(f"the key file {path} cannot be read: {error.strerror}") from None
-    if len(content) > KEY_BYTES_MAX:
-        raise ConfigError(f"{path} is too large for a key file")
-    return content
+    except ValueError as error:
+        raise ConfigError(f"the key file {path} cannot be used: {error}") from None
 
 
 def _of_data_url(url: str) -> bytes:

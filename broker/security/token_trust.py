@@ -1,8 +1,9 @@
 """The keys whose tokens a broker accepts, and the tokens that it refuses all the same.
 
 Keys and the list of revoked tokens stand in files that are read again when they have changed: at
-each token that is verified, and once a second.  A file that cannot be used keeps its former keys or
-its former list.  The log says so once, and a metric shows it until the file is right again.
+each token that is verified, and once a second.  A secret that is being written counts only when it
+has stayed as it is for a moment.  A file that cannot be used keeps its former keys or its former
+list.  The log says so once, and a metric shows it until the file is right again.
 
     a token that has been verified is    its key was removed      renewed, as one that expires
                                          it was revoked           cut off at once
@@ -33,6 +34,7 @@ from daybook.wire.settings import ConfigError
 
 KEYS_MAX = 10
 LOOK_S = 1.0
+SETTLE_S = 1.5  # A changed secret counts when it has stayed for so long: half of one is one, too.
 
 
 class Standing(Enum):
@@ -88,7 +90,9 @@ class TokenTrust:
             if path is None:
                 self._fixed.append(each.parse(read_key(each.place)))
             else:
-                self._key_files[str(path)] = ChangingFile(path, KEY_BYTES_MAX, each.parse)
+                self._key_files[str(path)] = ChangingFile(
+                    path, KEY_BYTES_MAX, each.parse, settle_s=SETTLE_S if each.secret else 0.0
+                )
         except OSError as error:
             raise ConfigError(
                 f"{each.setting}: the key file {error.filename} cannot be read: {error.strerror}"

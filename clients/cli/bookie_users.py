@@ -12,10 +12,11 @@ from pathlib import Path
 import click
 
 from daybook.clients.cli.errors import UserError
-from daybook.clients.cli.key_files import replace, write_new
+from daybook.clients.cli.key_files import exclusive, replace, write_new
 from daybook.clients.cli.output import OutputFormat, output_option, write_record
+from daybook.wire.changing_files import read_regular
 from daybook.wire.digest_md5 import REALM, USER_CHARS_MAX
-from daybook.wire.digest_users import parse_users, user_line
+from daybook.wire.digest_users import USERS_BYTES_MAX, parse_users, user_line
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _RANDOM_BYTES = 24
@@ -56,17 +57,20 @@ def password(
         raise click.UsageError("Give one of --password-file, --generate and --remove.")
     if not 0 < len(user) <= USER_CHARS_MAX or not user.isprintable() or user.startswith("#"):
         raise UserError(f"{user!r} is no user: write a name that can be printed.")
-    lines = _lines(file)
-    kept = _without(user, lines)
-    known = len(kept) < len(lines)
-    if remove:
-        if not known:
-            raise UserError(f"{file} has no user {user!r}.")
-        state = "removed"
-    else:
-        kept.append(user_line(user, _password(user, password_file, generate)))
-        state = "changed" if known else "added"
-    _write(file, "".join(f"{line}\n" for line in kept))
+    _lines(file)  # before a password is asked for
+    line = "" if remove else user_line(user, _password(user, password_file, generate))
+    with exclusive(file):
+        lines = _lines(file)
+        kept = _without(user, lines)
+        known = len(kept) < len(lines)
+        if remove:
+            if not known:
+                raise UserError(f"{file} has no user {user!r}.")
+            state = "removed"
+        else:
+            kept.append(line)
+            state = "changed" if known else "added"
+        _write(file, "".join(f"{each}\n" for each in kept))
     write_record({"user": user, "users_file": str(file), "state": state}, output)
 
 
@@ -77,7 +81,7 @@ def _without(user: str, lines: list[str]) -> list[str]:
 def _lines(file: Path) -> list[str]:
     """Return the lines of a file of users; none if it is not there.  Raise UserError."""
     try:
-        text = file.read_text()
+        text = read_regular(file, USERS_BYTES_MAX).decode()
         parse_users(text)
     except FileNotFoundError:
         return []

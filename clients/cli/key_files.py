@@ -3,8 +3,11 @@
 A file is replaced in one step: whoever reads it gets the old content or the new one.
 """
 
+import fcntl
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from daybook.clients.cli.errors import UserError
@@ -30,11 +33,30 @@ def replace(file: Path, content: bytes, *, public: bool = False) -> None:
     """Write a file, or replace it in one step.  Raise UserError."""
     new = file.with_name(f".{file.name}.new")
     try:
+        if file.exists() and not file.is_file():
+            raise UserError(f"{file} is not a regular file, and is not replaced.")
         new.unlink(missing_ok=True)  # A process was killed here.
         _write(new, content, public)
         new.replace(file)
     except OSError as error:
         raise UserError(f"{file} cannot be written: {error.strerror}.") from None
+
+
+@contextmanager
+def exclusive(file: Path) -> Iterator[None]:
+    """Keep other commands from changing the file meanwhile; they wait.  Raise UserError.
+
+    The lock is that of the directory, because the file itself is replaced.
+    """
+    try:
+        directory = os.open(file.resolve().parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise UserError(f"{file} cannot be written: {error.strerror}.") from None
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)  # which ends the lock
 
 
 def make_directory(directory: Path) -> None:

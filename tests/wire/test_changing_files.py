@@ -30,6 +30,39 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
         read_stamped(tmp_path / "users", 3)
 
 
+@pytest.mark.parametrize("kind", ["pipe", "link to a terminal", "directory"])
+def test_a_file_that_is_not_regular_holds_nobody_up(tmp_path: Path, kind: str) -> None:
+    """To open a pipe waits for its other end, for ever if there is none."""
+    file = tmp_path / "users"
+    match kind:
+        case "pipe":
+            os.mkfifo(file)
+        case "directory":
+            file.mkdir()
+        case _:
+            file.symlink_to("/dev/ptmx")
+    with pytest.raises(ValueError, match="not a regular file"):
+        read_stamped(file, 3)
+
+
+def test_a_file_that_is_being_written_counts_when_it_has_settled(tmp_path: Path) -> None:
+    file, now = tmp_path / "number", 0.0
+    file.write_bytes(b"1")
+    found = ChangingFile(file, 9, int, settle_s=1.5, clock=lambda: now)
+    for written, time_s, value in (
+        (b"2", 1, 1),
+        (b"", 2, 1),
+        (b"22", 3, 1),
+        (b"", 4, 1),
+        (b"", 5, 22),
+    ):
+        now = time_s
+        if written:
+            file.write_bytes(written)
+        found.look()
+        assert found.value == value
+
+
 def test_a_changed_file_has_a_new_value_and_a_wrong_one_keeps_the_former(tmp_path: Path) -> None:
     file, parsed = tmp_path / "number", list[bytes]()
 
@@ -69,7 +102,7 @@ def test_a_file_that_may_be_read_again_is_found_by_a_retry(
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", refuse)
+        patch.setattr(os, "open", refuse)
         assert not found.look()
     assert found.problem
     assert (found.look(), found.value) == (False, 1)

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from daybook.wire.changing_files import read_regular
 from daybook.wire.metadata.acl import digest_identity
 from daybook.wire.settings import ConfigError
 from daybook.wire.tls_files import TlsFiles
+
+_PASSWORD_BYTES_MAX = 64 << 10
 
 
 class PasswordFileError(OSError):
@@ -55,9 +58,11 @@ class ZooKeeperAccess:
 def read_password(file: Path) -> str:
     """Return the first line of a file.  Raise PasswordFileError."""
     try:
-        text = file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        text = read_regular(file, _PASSWORD_BYTES_MAX).decode()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        if isinstance(error, UnicodeDecodeError):
+            why = "it is not text"
         raise PasswordFileError(f"the password file {file} cannot be read: {why}") from None
     password, _, rest = text.partition("\n")
     if not password or rest.strip():

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tomllib
@@ -69,6 +70,9 @@ async def test_it_says_that_it_is_ready_and_how_it_is(config: Path) -> None:
     log = (config.parent / "log").read_text()
     assert "event=stopping why=SIGTERM" in log
     assert "Traceback" not in log
+    made = [config.parent / "d0", *(config.parent / "d0").rglob("*")]
+    open_to_others = [str(each) for each in made if stat.S_IMODE(each.stat().st_mode) & 0o077]
+    assert not open_to_others, "entries, and the master keys of ledgers in the index"
 
 
 def test_a_bookie_that_others_reach_warns_in_one_line(config: Path) -> None:

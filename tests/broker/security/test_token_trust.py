@@ -19,6 +19,7 @@ from trio.testing import MockClock
 from daybook.broker.access_metrics import token_file_metrics
 from daybook.broker.config import parse
 from daybook.broker.errors import AuthenticationError
+from daybook.broker.security import token_trust
 from daybook.broker.security.audit import Audit
 from daybook.broker.security.authentication import Authentication, Credentials
 from daybook.broker.security.broker_token import BrokerToken
@@ -33,6 +34,7 @@ from tests.harness.clocks import EPOCH_MS, FixedClock
 
 NOW_S = EPOCH_MS // 1000
 OLD, NEW = bytes(range(32)), bytes(range(100, 132))
+_SETTLE_S = token_trust.SETTLE_S
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 EC = ec.generate_private_key(ec.SECP256R1())
 
@@ -73,6 +75,12 @@ class Files:
         }
 
 
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let changed secrets count at once."""
+    monkeypatch.setattr(token_trust, "SETTLE_S", 0.0)
+
+
 @pytest.fixture
 def files(tmp_path: Path) -> Files:
     return Files(tmp_path)
@@ -105,6 +113,26 @@ async def test_a_key_is_exchanged_without_a_restart(files: Files) -> None:
     assert (await lets_in(found, old), await lets_in(found, new)) == (True, True)
     replace(files.first, b"none")
     assert (await lets_in(found, old), await lets_in(found, new)) == (False, True)
+
+
+async def test_a_secret_that_is_being_written_does_not_count(
+    files: Files, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first bytes of a secret are a secret, too."""
+    monkeypatch.setattr(token_trust, "SETTLE_S", _SETTLE_S)
+    files.first.write_bytes(OLD)
+    found = authentication(files)
+    whole = bytes(range(100, 164))
+    for part in (whole[:40], whole[:50]):
+        files.first.write_bytes(part)
+        assert not await lets_in(found, token(part))
+        await trio.sleep(1.0)
+        assert not await lets_in(found, token(part))
+        assert await lets_in(found, token(OLD))
+    files.first.write_bytes(whole)
+    assert not await lets_in(found, token(whole))
+    await trio.sleep(2.0)
+    assert (await lets_in(found, token(whole)), await lets_in(found, token(OLD))) == (True, False)
 
 
 async def test_one_file_may_hold_several_public_keys(files: Files) -> None:

@@ -105,6 +105,31 @@ def test_a_public_key_is_not_accepted_as_a_secret(form: Any) -> None:
         secret_key(data_url(form(RSA)))
 
 
+def _in_base64(key: Any) -> bytes:
+    return base64.b64encode(public_der(key)) + b"\n"
+
+
+def _behind_a_blank_line(key: Any) -> bytes:
+    return b"\n" + public_pem(key)
+
+
+def _of_ssh(key: Any) -> bytes:
+    return bytes(key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
+
+
+@pytest.mark.parametrize("form", [_in_base64, _behind_a_blank_line, _of_ssh])
+def test_no_other_form_of_a_public_key_is_a_secret(form: Any) -> None:
+    with pytest.raises(ConfigError, match="public or private key"):
+        secret_key(data_url(form(RSA)))
+
+
+@pytest.mark.parametrize("guess", [bytes(64), b"a" * 32, b"ab" * 32, b"1234567" * 9])
+def test_a_secret_that_can_be_guessed_is_refused(guess: bytes) -> None:
+    """A file system may show zeros for a file that was not written to its end."""
+    with pytest.raises(ConfigError, match="can be guessed"):
+        secret_key(data_url(guess))
+
+
 @pytest.mark.parametrize("algorithm", ["none", "None", "NONE", "nOnE"])
 def test_a_token_without_a_signature_is_refused(algorithm: str) -> None:
     head = base64.urlsafe_b64encode(json.dumps({"alg": algorithm}).encode()).rstrip(b"=").decode()

@@ -1,8 +1,12 @@
 """`daybook bookies password`: lines that bookies accept, and passwords that nobody sees."""
 
 import json
+import os
 import stat
+import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -103,3 +107,21 @@ def test_other_files_stay_as_they_are() -> None:
         Path("users").write_bytes(content)
         assert "is not a file of users" in run("a", typed="x\n", code=1)
         assert Path("users").read_bytes() == content
+
+
+def test_several_at_once_lose_nobody() -> None:
+    names = [f"user-{number}" for number in range(8)]
+    Path("password").write_text("secret-1\n")
+    command = [sys.executable, "-m", "daybook", "bookies", "password", "users"]
+    running = [
+        subprocess.Popen([*command, name, "--password-file", "password"], stdout=subprocess.DEVNULL)
+        for name in names
+    ]
+    assert [each.wait() for each in running] == [0] * len(names)
+    assert sorted(users()) == names
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, partial(os.symlink, "/dev/null")])
+def test_a_pipe_or_a_device_is_no_file_of_users(make: Callable[[str], None]) -> None:
+    make("users")
+    assert "not a regular file" in run("broker", typed="secret-1\n", code=1)
