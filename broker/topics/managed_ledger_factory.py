@@ -123,6 +123,7 @@ class LogConfigs:
         self._config = config
         self._log = log
         self._base = base or LogConfig()
+        self._last: tuple[EffectivePolicies, Quorums, LogConfig] | None = None
         self._warned = False
         self._counted: tuple[int, float] | None = None  # bookies, and when they were counted
 
@@ -131,9 +132,16 @@ class LogConfigs:
         return await self.for_policies(await self._policies.effective(topic))
 
     async def for_policies(self, policies: EffectivePolicies) -> LogConfig:
+        quorums = await self._quorums(policies.persistence)
+        # Topics without policies of their own share one object, and so they share the result.
+        if self._last is None or self._last[0] is not policies or self._last[1] != quorums:
+            self._last = policies, quorums, self._config_of(policies, quorums)
+        return self._last[2]
+
+    def _config_of(self, policies: EffectivePolicies, quorums: Quorums) -> LogConfig:
         return replace(
             self._base,
-            quorums=await self._quorums(policies.persistence),
+            quorums=quorums,
             retention=retained(policies.retention),
             roll_entries=self._config.roll_entries,
             roll_age_s=self._config.roll_age_s,

@@ -9,6 +9,7 @@ _KAZOO = "daybook.wire.metadata.kazoo_connection"
 _KAZOO_TESTS = "tests:tests/wire/metadata/test_kazoo_connection.py"
 _SYNC_TESTS = "tests:tests/wire/metadata/test_shared_sync.py"
 _GROUP_TESTS = "tests:tests/wire/metadata/test_write_groups.py"
+_CONFIG_TESTS = "tests:tests/broker/control/test_log_configs.py"
 _IDS = "daybook.bookie.registry.ledger_ids"
 _ID_TESTS = "tests:tests/bookie/registry/test_ledger_ids.py"
 _REQUEST_TESTS = "tests:tests/wire/metadata/test_requests.py"
@@ -203,5 +204,21 @@ MUTANTS = [
         name="ManagedLedgers._create_record",
         replacement=Edit('await store.create(parent_of(path), b"", make_parents=True)', "pass"),
         caught_by="tests:tests/broker/control/test_namespaces_that_are_deleted.py",
+    ),
+    Mutant(
+        id="LR22",
+        rule="topics share a configuration while it is the same -> whatever their policies are",
+        module="daybook.broker.topics.managed_ledger_factory",
+        name="LogConfigs.for_policies",
+        replacement=Edit("self._last[0] is not policies or ", ""),
+        caught_by=_CONFIG_TESTS,
+    ),
+    Mutant(
+        id="LR23",
+        rule="a configuration follows the number of bookies -> it stays as it was",
+        module="daybook.broker.topics.managed_ledger_factory",
+        name="LogConfigs.for_policies",
+        replacement=Edit(" or self._last[1] != quorums", ""),
+        caught_by=_CONFIG_TESTS,
     ),
 ]

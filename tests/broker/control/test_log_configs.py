@@ -1,6 +1,7 @@
 """The number of copies, and the retention."""
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from daybook.bookie.ledger.client import Quorums
@@ -52,6 +53,22 @@ async def test_settings_and_policies_go_first(autojump_clock: MockClock) -> None
         assert (await configs.for_topic(TOPIC)).quorums == Quorums(5, 3, 2)
         with pytest.raises(NotFoundError):
             await configs.for_topic(TopicName.parse("public/none/t"))
+
+
+async def test_topics_with_the_same_policies_share_a_configuration_until_these_change(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster:
+        one = await cluster.start("one")
+        configs = configs_of(one, BrokerConfig())
+        await add_bookies(one, 2)
+        first = await configs.for_topic(TOPIC)
+        assert await configs.for_topic(TopicName.parse("public/default/other")) is first
+        await one.tenancy.set_policy("public/default", RETENTION, Retention(1, 1))
+        assert (await configs.for_topic(TOPIC)).retention == trim.Retention(60_000, 1 << 20)
+        await one.session.create(f"{LedgerPaths().cookies}/10.0.0.9:3181", b"")
+        await trio.sleep(2)  # The number of bookies is not read again for a moment.
+        assert (await configs.for_topic(TOPIC)).quorums == Quorums(3, 3, 2)
 
 
 async def test_when_ledgers_are_full_is_a_setting(autojump_clock: MockClock) -> None:
