@@ -32,6 +32,7 @@ _LEVEL = "spark.log.level"
 # Java says this of each Spark, before a log is there.
 _HARMLESS = (b"WARNING: Using incubator modules: jdk.incubator.vector\n",)
 _STDERR = 2
+_GIVEN_JAVA = "PYSPARK_GATEWAY_PORT"  # set by `spark-submit`, which has started Java
 
 
 def is_remote(settings: Mapping[str, str]) -> bool:
@@ -59,6 +60,7 @@ def spark_session(name: str, settings: Mapping[str, str]) -> Iterator["SparkSess
         spark = builder.getOrCreate()
     else:
         with _own_log(settings), _without_harmless_lines():
+            _start_java(name, made)
             spark = builder.getOrCreate()
     try:
         spark.dataSource.register(DaybookDataSource)
@@ -72,6 +74,24 @@ def silence(spark: "SparkSession") -> None:
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
     with suppress(Exception):  # A session of Spark Connect has no context.
         spark.sparkContext.setLogLevel("OFF")
+
+
+def _start_java(name: str, settings: Mapping[str, str]) -> None:
+    """Start Spark's Java process in a session of its own, unless there is one.
+
+    Terminals, `timeout` and systemd send a signal to all processes of a command.  Java and the
+    workers would end in the middle of the batch that the command still wants to finish.  They end
+    with this process in any case, because Java reads a pipe of it.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    # A process has one Java process, which outlives a session.
+    if SparkContext._gateway is not None or _GIVEN_JAVA in os.environ:  # noqa: SLF001
+        return
+    conf = SparkConf().setAppName(name).setAll(list(settings.items()))
+    gateway = launch_gateway(conf, popen_kwargs={"start_new_session": True})
+    SparkContext(conf=conf, gateway=gateway)  # `getOrCreate` finds it
 
 
 def _local_defaults(settings: Mapping[str, str]) -> Mapping[str, str]:

@@ -344,10 +344,14 @@ def test_rows_are_parsed_filtered_deduplicated_and_aggregated_and_the_others_are
 def test_a_command_shows_its_own_sentences_and_nothing_of_spark(
     cluster: StandaloneProcess, client: blocking.Client, topic: str, tmp_path: Path
 ) -> None:
-    """A topic that is missing, and another checkpoint, which the sink refuses."""
+    """A topic that is missing, the end by a signal, and another checkpoint, which the sink refuses.
 
-    def said(*words: str) -> tuple[int, list[str]]:
-        done = subprocess.run(
+    The signal comes to all processes of the command, as from systemd, `timeout` and a terminal.
+    """
+    progress = re.compile(r"[\w-]+: [\d,]+ messages read, .*\.|Picked up JAVA_TOOL_OPTIONS.*")
+
+    def said(*words: str, stop_after: str = "") -> tuple[int, list[str]]:
+        process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "daybook.clients.cli.main", "pipeline", *words),
                 *("--service-url", cluster.service_url, "--admin-url", cluster.admin_url),
@@ -356,14 +360,20 @@ def test_a_command_shows_its_own_sentences_and_nothing_of_spark(
                 *("--spark", "spark.python.authenticate.socketTimeout=120s"),
             ],
             env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
-            capture_output=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=PATIENCE_S,
-            check=False,
+            start_new_session=True,
         )
-        lines = done.stderr.splitlines()
-        progress = re.compile(r"[\w-]+: [\d,]+ messages read, .*\.|Picked up JAVA_TOOL_OPTIONS.*")
-        return done.returncode, [each for each in lines if not progress.fullmatch(each)]
+        assert process.stderr is not None
+        lines: list[str] = []
+        with process:
+            for line in process.stderr:
+                lines.append(line.rstrip("\n"))
+                if stop_after and stop_after in line:
+                    os.killpg(process.pid, signal.SIGTERM)
+                    stop_after = ""
+        return process.returncode, [each for each in lines if not progress.fullmatch(each)]
 
     file = tmp_path / "pipeline.toml"
     text = 'name = "{0}"\ncheckpoint = "c"\n[source]\ntopic = "{0}"\n[sink]\ntopic = "{0}-o"\n'
@@ -375,8 +385,12 @@ def test_a_command_shows_its_own_sentences_and_nothing_of_spark(
 
     fill(client, topic, range(10))
     copy = ("copy", topic, f"{topic}-copy", "--checkpoint")
-    code, (first,) = said(*copy, str(tmp_path / "first"))
-    assert (code, first.partition(" ")[0]) == (0, "Copying")
+    mirror = ("mirror", *copy[1:], str(tmp_path / "first"))
+    code, lines = said(*mirror, stop_after="10 messages read")
+    assert code == 0, lines
+    assert len(lines) == 2, lines
+    assert lines[0].startswith("Copying")
+    assert "stopping after the batch under way" in lines[1]
     code, (_, refused) = said(*copy, str(tmp_path / "second"))
     assert code == 1
     assert re.fullmatch(
