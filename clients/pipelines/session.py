@@ -90,7 +90,7 @@ def _start_java(name: str, settings: Mapping[str, str]) -> None:
     if SparkContext._gateway is not None or _GIVEN_JAVA in os.environ:  # noqa: SLF001
         return
     conf = SparkConf().setAppName(name).setAll(list(settings.items()))
-    gateway = launch_gateway(conf, popen_kwargs={"start_new_session": True})
+    gateway = launch_gateway(conf, popen_kwargs={"start_new_session": True})  # type: ignore[no-untyped-call]
     SparkContext(conf=conf, gateway=gateway)  # `getOrCreate` finds it
 
 
