@@ -7,7 +7,7 @@ The broker prints one line of JSON on standard output when it serves, and logs t
 SIGTERM and SIGINT stop it in order: it closes its topics and releases its bundles.  With
 `exit_with_parent`, the end of standard input does the same.  A second signal stops it at once.
 
-Exit codes: 0 stopped, 1 the settings are not valid, 2 the broker cannot start with these settings
+Exit codes: 0 stopped, 1 the settings are not valid, 2 the broker cannot start with these files
 or in this environment, 3 it failed, 4 the watchdog ended it because it answered nobody.
 """
 
@@ -304,10 +304,12 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def _report(log: Log, errors: list[BaseException]) -> int:
+    """Log why the broker has ended, and return its exit code."""
     if all(isinstance(error, _START_ERRORS) for error in errors):
         for error in errors:
             log.error("the broker cannot continue", why=str(error))
-        return _CANNOT_START
+        wrong = all(isinstance(error, ConfigError) for error in errors)
+        return _BAD_CONFIG if wrong else _CANNOT_START
     for error in errors:
         log.error("the broker has failed, which is a bug: please report it", exc_info=error)
     return _FAILED

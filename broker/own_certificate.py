@@ -4,6 +4,8 @@ Other brokers have the same settings.  So this broker knows before it joins whet
 accept its certificate.  A broker that they cannot reach would be of no use to them.
 """
 
+import ssl
+
 from daybook.broker.config import BrokerConfig
 from daybook.broker.errors import CannotJoinError
 from daybook.broker.ownership.membership import Identity
@@ -16,11 +18,26 @@ from daybook.wire.tls_rehearsal import Fault, Reason, rehearse
 def check_own_certificate(
     config: BrokerConfig, identity: Identity, tls: BrokerTls | None, log: Log
 ) -> None:
-    """Raise CannotJoinError if other brokers, which use TLS to reach this one, refuse it."""
+    """Raise CannotJoinError if other brokers, which use TLS to reach this one, refuse it.
+
+    A certificate that takes its place later is looked at, too, and a fault is logged.
+    """
     if tls is None or tls.server is None or not _is_reached_with_tls(config, identity):
         return
-    host = config.public_host
-    fault = rehearse(tls.server.contexts.latest, tls.client.contexts.latest, host)
+    server, client = tls.server.contexts, tls.client.contexts
+    _check(config, server.latest, client.latest, log)
+
+    def changed() -> None:
+        try:
+            _check(config, server.latest, client.get(), log)
+        except CannotJoinError as error:
+            log.error("the changed certificate of this broker is of no use", why=str(error))
+
+    server.on_changed = changed
+
+
+def _check(config: BrokerConfig, server: ssl.SSLContext, client: ssl.SSLContext, log: Log) -> None:
+    fault = rehearse(server, client, config.public_host)
     match fault:
         case None:
             return

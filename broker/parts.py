@@ -10,7 +10,9 @@ Each group is made from those before it.  Nothing runs here and nothing is writt
 the parts, in the order in which a broker joins its cluster.
 """
 
+from collections.abc import Container
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Protocol
 
@@ -491,9 +493,9 @@ def make_client_parts(
     admin: AdminParts,
 ) -> ClientParts:
     config = on.config
-    context = _make_context(on, identity, stored, cluster, access)
     probed = on.ports.any
-    probe = PortProbe(probed.host, probed.port, greeting(cluster.token), why_not_served)
+    probe = PortProbe(probed.host, probed.port, partial(greeting, cluster.token), why_not_served)
+    context = _make_context(on, identity, stored, cluster, access, own_probes=probe.reserved)
     port = ClientPort(
         on.ports.plain,
         lambda stream, prove: serve_client(stream, context, prove),
@@ -534,6 +536,8 @@ def _make_context(
     stored: StoredParts,
     cluster: ClusterParts,
     access: AccessParts,
+    *,
+    own_probes: Container[str],
 ) -> BrokerContext:
     return BrokerContext(
         config=on.config,
@@ -554,4 +558,5 @@ def _make_context(
         authentication=access.authentication,
         authorization=access.authorization,
         audit=access.audit,
+        own_probes=own_probes,
     )

@@ -44,10 +44,13 @@ class PortProbe:
     """Probes one port, any number of times."""
 
     def __init__(
-        self, host: str, port: int, request: bytes, explain: Callable[[bytes], str]
+        self, host: str, port: int, request: Callable[[], bytes], explain: Callable[[bytes], str]
     ) -> None:
-        """`request` is a whole frame.  `explain` returns "" for a valid answer, or what is wrong
-        with that frame; it may be called in another thread."""
+        """`request` returns a whole frame, made for each probe: its credentials may change.
+
+        `explain` returns "" for a valid answer, or what is wrong with that frame.  Both may be
+        called in another thread.
+        """
         self.reserved: set[str] = set()
         self._host = _LOCAL.get(host, host)
         self._port = port
@@ -64,7 +67,7 @@ class PortProbe:
             name = "{}:{}".format(*sock.getsockname()[:2])
             self.reserved.add(name)
             try:
-                answer = ask(sock, (self._host, self._port), self._request, until)
+                answer = ask(sock, (self._host, self._port), self._request(), until)
             finally:
                 self.reserved.discard(name)
         if why := self._explain(answer):

@@ -169,6 +169,10 @@ def expires_ms(certificate: Path) -> int:
 Signature: TypeAlias = tuple[tuple[int, int, int] | None, ...]
 
 
+def _do_nothing() -> None:
+    """Do nothing; nobody wants to know."""
+
+
 class ReloadedContext:
     """The context that a set of files makes at the moment."""
 
@@ -185,6 +189,7 @@ class ReloadedContext:
         self._build = build
         self._clock = clock
         self._log = log
+        self.on_changed: Callable[[], None] = _do_nothing  # called when changed files are in force
         self._signature = self._stamp()
         self._context = build(files)
         self._looked_at = -_LOOK_S
@@ -221,6 +226,7 @@ class ReloadedContext:
             return
         self._log.info("the certificates have changed and are in force", files=files)
         self.warn_of_expiry()
+        self.on_changed()
 
     def _stamp(self) -> Signature:
         return tuple(_stamp(path) for path in self._files.paths)

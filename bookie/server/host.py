@@ -381,7 +381,7 @@ def _assemble(
     reception = seams.security.reception(
         config, rng=seams.rng, log=log, came_without=seams.permits.came_without
     )
-    probe = PortProbe(listener.host, listener.port, encode_bookie_info(1), why_not_served)
+    probe = PortProbe(listener.host, listener.port, partial(encode_bookie_info, 1), why_not_served)
     server = BookieServer(
         store,
         limits=config.limits,

@@ -1,5 +1,6 @@
 """Makes the authentication of a broker from its settings: reads keys and files."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -99,14 +100,22 @@ async def watch_own_token(
 
 def _trust(config: BrokerConfig, log: Log) -> TokenTrust:
     places = [
-        *(KeyPlace("token_secret_key", place, True) for place in (config.token_secret_key,)),
-        *(KeyPlace("token_secret_keys", place, True) for place in config.token_secret_keys),
-        *(KeyPlace("token_public_key", place, False) for place in (config.token_public_key,)),
-        *(KeyPlace("token_public_keys", place, False) for place in config.token_public_keys),
+        KeyPlace("token_secret_key", config.token_secret_key, True),
+        *_key_places("token_secret_keys", config.token_secret_keys, secret=True),
+        KeyPlace("token_public_key", config.token_public_key, False),
+        *_key_places("token_public_keys", config.token_public_keys, secret=False),
     ]
     rules = ClaimRules(config.token_role_claim, config.token_audience)
     given = [each for each in places if each.place]
     return TokenTrust(given, config.revoked_tokens_file, rules, log)
+
+
+def _key_places(setting: str, places: Sequence[str], *, secret: bool) -> list[KeyPlace]:
+    """Return the places of a list.  Each is named by its number, because it may be a secret."""
+    return [
+        KeyPlace(f"{setting}, number {number} of {len(places)}", place, secret)
+        for number, place in enumerate(places, 1)
+    ]
 
 
 def _openid(config: BrokerConfig, fetch: Fetch, log: Log) -> OpenIdTokens | None:

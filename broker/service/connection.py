@@ -9,7 +9,7 @@ waits to be sent to the client.  Requests never stop it: a request that cannot b
 queue (`broker.service.request_turns`), or is refused.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -88,6 +88,7 @@ class ConnectionContext:
     stored_bytes_max: Callable[[], int]  # the largest entry that bookies take at the moment
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     audit: Audit | None = None
+    own_probes: Container[str] = ()  # the peers by which the broker probes its own port
     authentication: Authentication | None = None  # None: clients are not asked who they are
     request_counts: RequestCounts = field(default_factory=RequestCounts)
     dispatch_memory: DispatchMemoryLimit = field(init=False)
@@ -148,6 +149,7 @@ class ClientConnection:
             context.own_urls, authenticates=context.authentication is not None
         )
         self._caller: Caller | None = None  # None without authentication, and before it
+        self._is_own_probe = frames.peer in context.own_probes
         self._noted = False  # The audit log knows why the client was not let in.
         self._original = ""  # the role for which a proxy says that it asks
         self._identified = trio.Event()  # set when credentials were checked; then renewed
@@ -516,7 +518,8 @@ class ClientConnection:
             raise UnavailableError(why)
 
     def _note(self, action: str, error: BrokerError | None = None) -> None:
-        if self._context.audit is not None:
+        # The broker is no client of itself: a line every few seconds would hide those of clients.
+        if self._context.audit is not None and not self._is_own_probe:
             self._context.audit.note(action, self.peer, self._caller, refused=error)
 
     def _note_not_renewed(self, effects: list[session.Effect]) -> None:

@@ -1,17 +1,21 @@
 """A broker does not start with a certificate with which others could not reach it."""
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import structlog
+import trio
 from structlog.testing import CapturingLogger
+from trio.testing import MockClock
 
 from daybook.broker.config import BrokerConfig, parse
 from daybook.broker.errors import CannotJoinError
 from daybook.broker.own_certificate import check_own_certificate
 from daybook.broker.ownership.membership import Identity
 from daybook.broker.tls import open_tls
+from daybook.wire.tls_rehearsal import Fault, Reason
 from tests.harness.certificates import Authority, Issued
 from tests.harness.clocks import FixedClock
 
@@ -23,10 +27,13 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("certificates"))
 
 
-def looked_at(issued: Issued, trusted: Path | str, **settings: object) -> list[str]:
-    """Return the warnings.  Raise CannotJoinError if the broker does not start."""
-    plain = settings.pop("plain", False)
-    config: BrokerConfig = parse(
+IDENTITY = Identity(
+    "m1.example:8080", "life", None, None, service_url_tls="pulsar+ssl://m1.example:6651"
+)
+
+
+def config_of(issued: Issued, trusted: Path | str, **settings: object) -> BrokerConfig:
+    return parse(
         {
             "host": "127.0.0.1",
             "advertised_host": "m1.example",
@@ -37,16 +44,16 @@ def looked_at(issued: Issued, trusted: Path | str, **settings: object) -> list[s
             **settings,
         }
     )
+
+
+def looked_at(issued: Issued, trusted: Path | str, **settings: object) -> list[str]:
+    """Return the warnings.  Raise CannotJoinError if the broker does not start."""
+    plain = "pulsar://m1.example:6650" if settings.pop("plain", False) else None
+    config = config_of(issued, trusted, **settings)
     lines = CapturingLogger()
     log = structlog.wrap_logger(lines, processors=[])
-    identity = Identity(
-        "m1.example:8080",
-        "life",
-        "pulsar://m1.example:6650" if plain else None,
-        None,
-        service_url_tls="pulsar+ssl://m1.example:6651",
-    )
-    check_own_certificate(config, identity, open_tls(config, FixedClock(), log), log)
+    tls = open_tls(config, FixedClock(), log)
+    check_own_certificate(config, replace(IDENTITY, service_url=plain), tls, log)
     return [line.kwargs["event"] for line in lines.calls]
 
 
@@ -79,6 +86,29 @@ def test_one_that_is_not_valid_now_is_refused(authority: Authority) -> None:
     assert "not valid yet: check the clock" in refusal(early, authority.trusted)
 
 
+async def test_one_that_takes_its_place_later_is_looked_at_too(
+    authority: Authority, autojump_clock: MockClock
+) -> None:
+    issued = authority.issue("changing", hosts=("m1.example",))
+    lines = CapturingLogger()
+    log = structlog.wrap_logger(lines, processors=[])
+    config = config_of(issued, authority.trusted)
+    tls = open_tls(config, FixedClock(), log)
+    assert tls is not None
+    assert tls.server is not None
+    check_own_certificate(config, IDENTITY, tls, log)
+    authority.issue("changing", hosts=("m2.example",))
+    await trio.sleep(2)
+    tls.server.contexts.get()
+    errors = [line.kwargs["why"] for line in lines.calls if line.method_name == "error"]
+    assert len(errors) == 1
+    assert "changing.pem is not made out to m1.example" in errors[0]
+    authority.issue("changing", hosts=("m1.example",))
+    await trio.sleep(2)
+    tls.server.contexts.get()
+    assert [line.method_name for line in lines.calls].count("error") == 1
+
+
 def test_one_of_another_authority_is_refused(authority: Authority, tmp_path: Path) -> None:
     issued = authority.issue("known", hosts=("m1.example",))
     other = Authority(tmp_path, "other")
@@ -99,9 +129,10 @@ def test_one_that_is_no_certificate_of_a_client_is_told(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     issued = authority.issue("server", hosts=("m1.example",))
-    from daybook.wire import tls_rehearsal
 
-    fault = tls_rehearsal.Fault(tls_rehearsal.Reason.CLIENT_REFUSED, "unsuitable purpose")
-    monkeypatch.setattr("daybook.broker.own_certificate.rehearse", lambda *_: fault)
+    def refuse(*_: object) -> Fault:
+        return Fault(Reason.CLIENT_REFUSED, "unsuitable purpose")
+
+    monkeypatch.setattr("daybook.broker.own_certificate.rehearse", refuse)
     (warning,) = looked_at(issued, authority.trusted)
     assert "not valid for a client" in warning

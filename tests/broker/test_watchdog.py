@@ -84,7 +84,7 @@ async def watch(
         ended.append(code)
         token.run_sync_soon(done.set)
 
-    probe = PortProbe("127.0.0.1", own.number, greeting(), why_not_served)
+    probe = PortProbe("127.0.0.1", own.number, greeting, why_not_served)
     dog = Watchdog(probe, LIMITS, broker_id=broker_id, others=others, log=silent_log(), end=end)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(dog.run)

@@ -194,7 +194,7 @@ MUTANTS = [
         id="JN03",
         rule="a certificate for another host is refused at the start -> it is not looked at",
         module="daybook.broker.own_certificate",
-        name="check_own_certificate",
+        name="_check",
         replacement=Edit("fault = rehearse(", "fault = None and rehearse("),
         caught_by="tests:tests/broker/test_own_certificate.py",
     ),

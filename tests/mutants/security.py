@@ -515,4 +515,23 @@ MUTANTS = [
         replacement=Edit("fcntl.flock(directory, fcntl.LOCK_EX)", "pass"),
         caught_by="tests:tests/clients/cli/test_key_files.py",
     ),
+    Mutant(
+        id="JN21",
+        rule="a probe of the own port has the present token -> the first one",
+        module="daybook.wire.probe",
+        name="PortProbe.ask",
+        replacement=Edit(
+            "self._request(), until",
+            "self.__dict__.setdefault('_first', self._request()), until",
+        ),
+        caught_by="tests:tests/broker/control/test_accept.py -k the_file_has_now",
+    ),
+    Mutant(
+        id="JN22",
+        rule="the audit log leaves out probes of the own port -> notes them",
+        module="daybook.broker.service.connection",
+        name="ClientConnection._note",
+        replacement=Edit("and not self._is_own_probe", "and True"),
+        caught_by="tests:tests/broker/security/test_audit.py -k own_port",
+    ),
 ]

@@ -1,6 +1,7 @@
 """The service port under a flood of connections."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from daybook.broker.ownership.peers import greeting, why_not_served
 from daybook.broker.security.audit import Audit
+from daybook.broker.security.broker_token import BrokerToken
 from daybook.broker.service.accept import ClientPort, Prove, _answer_plain
 from daybook.broker.service.places import Places
 from daybook.wire.arena import ArenaPool
@@ -105,7 +107,7 @@ async def test_the_brokers_own_probe_is_served_when_all_connections_are_taken() 
             await frames.aclose()
         await trio.sleep_forever()
 
-    probe = PortProbe("0.0.0.0", listener.port, greeting(), why_not_served)
+    probe = PortProbe("0.0.0.0", listener.port, greeting, why_not_served)
     port = ClientPort(listener, serve, places=Places(1), log=silent_log(), reserved=probe.reserved)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(flusher.run)
@@ -114,7 +116,7 @@ async def test_the_brokers_own_probe_is_served_when_all_connections_are_taken() 
         await taken.wait()
         assert await probe.why_not_ready() == ""
         assert (port.connections, port.refused, probe.reserved) == (2, 0, set())
-        stranger = PortProbe("127.0.0.1", listener.port, greeting(), why_not_served)
+        stranger = PortProbe("127.0.0.1", listener.port, greeting, why_not_served)
         assert "accepts no more" in await stranger.why_not_ready()
         serving = False
         said: list[str] = []
@@ -128,6 +130,34 @@ async def test_the_brokers_own_probe_is_served_when_all_connections_are_taken() 
         assert said == [f"127.0.0.1:{listener.port} did not answer in time"] * 3
         assert port.connections == 3  # All connections at once have shared one probe.
         idle.close()
+        nursery.cancel_scope.cancel()
+
+
+async def test_each_probe_has_the_token_that_the_file_has_now(tmp_path: Path) -> None:
+    """The broker would go on with a token that was exchanged, and refuse it, every few seconds."""
+    file, seen = tmp_path / "own", list[bytes]()
+    token = BrokerToken(str(file))
+    network, arenas, flusher = TcpNetwork(), ArenaPool(), Flusher()
+    listener = await network.listen("127.0.0.1", 0)
+
+    async def serve(stream: Stream, _prove: Prove) -> None:
+        frames = FrameConnection(stream, arenas=arenas, flusher=flusher, frame_bytes_max=1000)
+        (frame,) = await frames.receive()
+        command = decode_frame(frame)
+        assert isinstance(command, Command)
+        seen.append(command.body.auth_data)
+        frames.send([encode(pb.CommandConnected(server_version="x"))])
+        await frames.aclose()
+
+    probe = PortProbe("127.0.0.1", listener.port, partial(greeting, token), why_not_served)
+    port = ClientPort(listener, serve, places=Places(1), log=silent_log(), reserved=probe.reserved)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(flusher.run)
+        nursery.start_soon(port.run)
+        for content in (b"old", b"new"):
+            file.write_bytes(content)
+            assert await probe.why_not_ready() == ""
+        assert seen == [b"old", b"new"]
         nursery.cancel_scope.cancel()
 
 

@@ -73,7 +73,7 @@ class EchoPort:
     ) -> AsyncGenerator[ClientPort]:
         listener = await self.network.listen("127.0.0.1", 0)
         self.port = listener.port
-        self.probe = PortProbe("127.0.0.1", self.port, greeting(), why_not_served)
+        self.probe = PortProbe("127.0.0.1", self.port, greeting, why_not_served)
         port = ClientPort(
             None,
             self._serve,
@@ -209,7 +209,7 @@ async def test_the_brokers_own_probe_needs_no_tls(tmp_path: Path) -> None:
     echo = EchoPort(tmp_path)
     async with echo.opened():
         assert await echo.probe.why_not_ready() == ""
-        stranger = PortProbe("127.0.0.1", echo.port, greeting(), why_not_served)
+        stranger = PortProbe("127.0.0.1", echo.port, greeting, why_not_served)
         assert await stranger.why_not_ready() != ""
 
 

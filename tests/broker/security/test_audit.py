@@ -5,6 +5,7 @@ import json
 import os
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -67,6 +68,29 @@ async def test_what_clients_do_is_noted_without_their_credentials(tmp_path: Path
     for secret in ("nonsense", token("writer").decode(), "a message"):
         assert secret not in text
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+class OwnProbes:
+    """The addresses of probes: all, or none."""
+
+    all = False
+
+    def __contains__(self, _peer: object) -> bool:
+        return self.all
+
+
+async def test_the_probes_of_the_own_port_are_not_noted(tmp_path: Path) -> None:
+    path, own_probes = tmp_path / "audit", OwnProbes()
+    async with open_broker(settings={**LOCKED, "audit_file": str(path)}) as cluster:
+        await store_policies(cluster.broker.session)
+        cluster.broker.context = replace(cluster.broker.context, own_probes=own_probes)
+        own_probes.all = True
+        await connected(cluster, "writer")
+        await refusal(cluster, b"nonsense")
+        own_probes.all = False
+        await connected(cluster, "writer")
+    (found,) = lines(path)
+    assert found["peer"].startswith("client-3")
 
 
 async def test_what_the_rest_changes_or_refuses_is_noted(tmp_path: Path) -> None:

@@ -166,6 +166,13 @@ async def test_a_key_that_stands_in_the_settings_counts_beside_others(
     assert await lets_in(found, token(EC if public else NEW))
 
 
+@pytest.mark.parametrize("name", ["token_public_keys", "token_secret_keys"])
+def test_of_several_keys_the_one_that_is_wrong_is_named(files: Files, name: str) -> None:
+    good = "data:;base64," + base64.b64encode(pem(EC) if "public" in name else NEW).decode()
+    with pytest.raises(ConfigError, match=rf"^{name}, number 2 of 3: "):
+        authentication(files, **{name: [good, "no/such:thing", good]})
+
+
 @pytest.mark.parametrize(
     "wrong", [b"", b"short", b"-----BEGIN PUBLIC KEY-----\nabc", b"x" * (65 << 10), None]
 )
