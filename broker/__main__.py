@@ -149,7 +149,7 @@ async def _run(config: BrokerConfig, log: Log) -> None:
                 session_timeout_s=config.session_timeout_s,
                 connect_timeout_s=config.start_timeout_s,
                 access=config.zookeeper_access,
-                process=Process("broker", config.name or f"{config.public_host}:{config.port}"),
+                process=Process("broker", config.shown_name),
                 log=log,
             ) as store,
             trio.open_nursery() as nursery,

@@ -377,6 +377,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.advertised_host or self.host
 
     @property
+    def shown_name(self) -> str:
+        """Return the name of the broker for people: `name`, or the address that clients use."""
+        port = self.port if self.port >= 0 else self.tls_port
+        return self.name or f"{self.public_host}:{port}"
+
+    @property
     def zookeeper_access(self) -> ZooKeeperAccess:
         """Return how to connect to ZooKeeper, and as whom.  Raise ConfigError."""
         return access.access_of_settings(self)

@@ -94,8 +94,8 @@ async def _tenant(call: OpsCall) -> object:
 
 
 async def _create_tenant(call: OpsCall) -> None:
-    info = await call.optional_body(TenantInfo)
-    await call.parts.tenancy.create_tenant(call.path("tenant"), info or TenantInfo())
+    info = await call.optional_body(TenantInfo) or TenantInfo()
+    await call.parts.tenancy.create_tenant(call.path("tenant"), info)
 
 
 async def _change_tenant(call: OpsCall) -> None:

@@ -16,17 +16,28 @@ from daybook.broker.security.identity import checked_role
 
 OpsCall = Call[Operations]
 Handlers = Mapping[str, Handler[Operations]]
+
+
+async def _no_role(call: OpsCall) -> None:
+    """Refuse a request whose role is empty, so that its path ends where the role would be."""
+    del call
+    raise PreconditionError("the role is empty: name one, as in .../permissions/ROLE")
+
+
+_NOBODY: Handlers = {"POST": _no_role, "DELETE": _no_role}
 _MODES = {"none": "None", "prefix": "Prefix"}
 
 
 def of_namespaces() -> dict[str, Handlers]:
     """Return the handlers by path, below the path of a namespace."""
     return {
-        "permissions": {"GET": _of_namespace},
+        "permissions": {"GET": _of_namespace, **_NOBODY},
+        "permissions/": _NOBODY,
         "permissions/subscription": {"GET": _of_subscriptions},
         "permissions/subscription/{name}": {"POST": _grant_on_subscription},
         "permissions/{role}": {"POST": _grant_on_namespace, "DELETE": _revoke_on_namespace},
         "permissions/{name}/{role}": {"DELETE": _revoke_on_subscription},
+        "permissions/{name}/": {"DELETE": _no_role},
         "subscriptionAuthMode": {
             "GET": _mode,
             "POST": _set_mode,
@@ -39,7 +50,8 @@ def of_namespaces() -> dict[str, Handlers]:
 def of_topics() -> dict[str, Handlers]:
     """Return the handlers by path, below the path of a topic."""
     return {
-        "permissions": {"GET": _of_topic},
+        "permissions": {"GET": _of_topic, **_NOBODY},
+        "permissions/": _NOBODY,
         "permissions/{role}": {"POST": _grant_on_topic, "DELETE": _revoke_on_topic},
     }
 

@@ -33,6 +33,7 @@ _OF_BOTH = (
     "/{topic}/subscriptions",
     "/{topic}/subscription/{subscription}",
     "/{topic}/permissions",
+    "/{topic}/permissions/",
     "/{topic}/permissions/{role}",
     "/{topic}/{rest:path}",
 )

@@ -108,12 +108,12 @@ class Tenancy:
                 f"{name!r} is a domain of topics, and a tenant of that name would be mistaken for"
                 " it: choose another name"
             )
-        await self._check_clusters(info.allowed_clusters)
+        await self._check_info(info)
         path = records.policies_path(_checked(name))
         await self._create(path, records.encode(info), f"the tenant {name}")
 
     async def change_tenant(self, name: str, info: TenantInfo) -> None:
-        await self._check_clusters(info.allowed_clusters)
+        await self._check_info(info)
         path = records.policies_path(_checked(name))
         try:
             await self._replace(path, records.encode(info), f"the tenant {name}")
@@ -126,6 +126,11 @@ class Tenancy:
             await self._delete(records.policies_path(_checked(name)), f"the tenant {name}")
         finally:
             self._policies.record_changed(name)
+
+    async def _check_info(self, info: TenantInfo) -> None:
+        if "" in info.admin_roles:
+            raise PreconditionError("a role in adminRoles is empty: leave it out, or name it")
+        await self._check_clusters(info.allowed_clusters)
 
     async def _check_clusters(self, names: list[str]) -> None:
         missing = sorted({*names} - {*await self.clusters()})

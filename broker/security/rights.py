@@ -186,9 +186,9 @@ _NAMESPACE_ROWS = (
     # These reach the subscriptions of everybody.
     (Right.ADMIN, "POST", "/clearBacklog /{bundle}/clearBacklog"),
     (Right.ADMIN, "GET", "/permissions /permissions/subscription"),
-    (Right.ADMIN, "POST DELETE", "/permissions/{role}"),
+    (Right.ADMIN, "POST DELETE", "/permissions /permissions/ /permissions/{role}"),
     (Right.ADMIN, "POST", "/permissions/subscription/{name}"),
-    (Right.ADMIN, "DELETE", "/permissions/{name}/{role}"),
+    (Right.ADMIN, "DELETE", "/permissions/{name}/ /permissions/{name}/{role}"),
     (Right.ADMIN, "PUT", "/property/{key}/{value}"),
     (Right.ADMIN, "GET DELETE", "/property/{key}"),
     (Right.ADMIN, _ALL, "/{policy:path}"),
@@ -238,7 +238,11 @@ _TOPIC_ROWS = (
     (Right.BROKER, "POST", "/{topic}/sinks/admit /{topic}/sinks/apply"),
     (Right.ADMIN, "GET POST DELETE", "/{topic}/{subscription}/dispatchRate"),
     (Right.ADMIN, "GET", "/{topic}/permissions"),
-    (Right.ADMIN, "POST DELETE", "/{topic}/permissions/{role}"),
+    (
+        Right.ADMIN,
+        "POST DELETE",
+        "/{topic}/permissions /{topic}/permissions/ /{topic}/permissions/{role}",
+    ),
     (Right.ADMIN, _ALL, "/{topic}/{rest:path}"),
     (Right.ADMIN, _ALL, " ".join(f"/{{topic}}/{name}" for name in _POLICIES_OF_TOPICS.split())),
 )
@@ -263,7 +267,7 @@ def _rows() -> Iterator[tuple[tuple[str, str], Right]]:
         for right, methods, paths in table:
             for path in paths.split():
                 for method in methods.split():
-                    yield (method, root + path.removesuffix("/")), right
+                    yield (method, root + ("" if path == "/" else path)), right
 
 
 PATHS: Mapping[tuple[str, str], Right] = dict(_rows())

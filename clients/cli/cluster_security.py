@@ -118,6 +118,7 @@ def secure_metadata(
         raise UserError("--require and --undo are two directions: give one of them.")
     own = _own_identity()
     whole_tree = "/" in zookeeper.rstrip("/")
+    not_ready: list[str] = []  # in a dry run
 
     async def work(store: MetadataStore) -> tuple[Protection, list[dict[str, str]]]:
         before = await store.protection()
@@ -128,7 +129,8 @@ def secure_metadata(
             )
         wanted = _wanted(before, own, admins, also, known, root)
         if dry_run:
-            await _show(store, before, wanted, whole_tree=whole_tree, undo=undo)
+            found = await _show(store, before, wanted, whole_tree=whole_tree, undo=undo)
+            not_ready.extend(found)
         elif undo:
             await metadata_protection.undo(
                 store, whole_tree=whole_tree, timeout_s=timeout_s, report=_report
@@ -150,7 +152,13 @@ def secure_metadata(
             raise UserError(f"The step was not completed (now: {step}): {error}.") from None
 
     after, rows = run_with_store(zookeeper, refused)
-    record = {"step": after.step.value, "generation": after.generation}
+    record: dict[str, object] = {"step": after.step.value, "generation": after.generation}
+    _write(record, rows, output)
+    if not_ready:
+        raise UserError(f"Not ready, so the step would be refused: {'; '.join(not_ready)}.")
+
+
+def _write(record: dict[str, object], rows: list[dict[str, str]], output: OutputFormat) -> None:
     if output == "json":
         write_record({**record, "processes": rows}, output)
         return
@@ -190,8 +198,8 @@ def _check_admin(wanted: Wanted, own: str) -> None:
 
 async def _show(
     store: MetadataStore, before: Protection, wanted: Wanted, *, whole_tree: bool, undo: bool
-) -> None:
-    """Report what would be done."""
+) -> list[str]:
+    """Report what would be done, and return what would prevent it."""
     after = Protection(
         before.generation,
         Step.OPENING if undo else Step.PROTECTED,
@@ -201,14 +209,13 @@ async def _show(
     )
     count = await metadata_protection.count_changes(store, after.acl, whole_tree=whole_tree)
     _report(f"{count.changed} of {count.seen} records would get another list.")
-    for path in count.denied:
-        _report(f"{path} has a list that gives this command no right.")
+    found = [metadata_protection.denied_records(count)] if count.denied else []
     if not undo:
-        for obstacle in await metadata_protection.obstacles(store, wanted, 0):
-            _report(f"Not ready: {obstacle}.")
+        found += await metadata_protection.obstacles(store, wanted, 0)
     if not whole_tree:
         for name in await metadata_protection.foreign_tops(store, wanted.ledgers_roots):
             _report(f"/{name} is not of this cluster and stays as it is, and so does the root.")
+    return found
 
 
 def _report(what: str) -> None:

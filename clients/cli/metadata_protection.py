@@ -111,9 +111,13 @@ async def registered(store: MetadataStore, ledgers_roots: Sequence[str]) -> list
 async def obstacles(store: MetadataStore, wanted: Wanted, generation: int) -> list[str]:
     """Return why registered processes would be locked out, or would create open records."""
     there = {each.session: each for each in await announced(store)}
+    own = _obstacle_of_command([*there.values()], wanted)
+    if own:
+        return [own]
     result: list[str] = []
     sessions: set[int] = set()
-    for process in await registered(store, wanted.ledgers_roots):
+    processes = await registered(store, wanted.ledgers_roots)
+    for process in processes:
         said = there.get(process.session)
         if said is None and process.name not in wanted.known:
             result.append(
@@ -125,7 +129,33 @@ async def obstacles(store: MetadataStore, wanted: Wanted, generation: int) -> li
             result += _obstacle(said, wanted, generation)
     for session in sorted({*there} - sessions):  # They are about to register, perhaps.
         result += _obstacle(there[session], wanted, generation)
+    if result:  # A name of --known that is not true may be the reason.
+        result += _unknown(wanted, processes)
     return result
+
+
+def _obstacle_of_command(there: list[Announced], wanted: Wanted) -> str:
+    """Return what to say if the identity of the command is none of those that processes show."""
+    shown = {identity for each in there for identity in each.identities}
+    if not shown or shown & {*wanted.identities, *wanted.admins}:
+        return ""
+    ours = without_passwords(wanted.identities[0])
+    theirs = {without_passwords(each) for each in shown}
+    what = "with another password" if ours in theirs else f"but {', '.join(sorted(theirs))}"
+    return (
+        f"no process shows {ours} as this command does, {what}: give the command the user and"
+        " the password of the processes (--zookeeper-user, --zookeeper-password-file); if theirs"
+        " is to become another one, name both, with --also"
+    )
+
+
+def _unknown(wanted: Wanted, processes: Sequence[Registered]) -> list[str]:
+    names = {process.name for process in processes}
+    return [
+        f"--known {name} names no registered process"
+        f" (there are: {', '.join(sorted(names)) or 'none'})"
+        for name in sorted(wanted.known - names)
+    ]
 
 
 def _obstacle(said: Announced, wanted: Wanted, generation: int) -> list[str]:
@@ -193,7 +223,7 @@ async def protect(
     await wait_without_obstacles(store, wanted, new.generation, timeout_s)
     count = await _replace_all(store, new.acl, whole_tree=whole_tree, report=report)
     if count.denied:
-        raise ProtectionRefusedError(_denied(count))
+        raise ProtectionRefusedError(denied_records(count))
     if known.step is not Step.REQUIRED or new.generation != known.generation:
         new = replace(new, step=Step.PROTECTED)
         await _write(store, await store.protection(), new)
@@ -212,7 +242,7 @@ async def require(store: MetadataStore, wanted: Wanted, *, whole_tree: bool) -> 
     await wait_without_obstacles(store, wanted, known.generation, _TRANSIENT_S)
     count = await count_changes(store, known.acl, whole_tree=whole_tree)
     if count.denied:
-        raise ProtectionRefusedError(_denied(count))
+        raise ProtectionRefusedError(denied_records(count))
     if count.changed:
         raise ProtectionRefusedError(
             f"{count.changed} records have other lists: run `daybook cluster secure-metadata` again"
@@ -243,7 +273,7 @@ async def undo(
     await _wait_heard(store, new.generation, timeout_s)
     count = await _replace_all(store, lambda _: OPEN_ACL, whole_tree=whole_tree, report=report)
     if count.denied:
-        raise ProtectionRefusedError(_denied(count))
+        raise ProtectionRefusedError(denied_records(count))
     opened = Protection(new.generation, Step.OPEN, new.ledgers_roots)
     await _write(store, new, opened)
     await store.set_acl(PATH, OPEN_ACL)
@@ -407,7 +437,8 @@ async def _visit(store: MetadataStore, path: str, wanted: Acl, count: Count, *, 
         return  # It was deleted meanwhile.
 
 
-def _denied(count: Count) -> str:
+def denied_records(count: Count) -> str:
+    """Return a sentence about the records that the command may not change."""
     shown = ", ".join(count.denied[:_FOREIGN_SHOWN])
     more = len(count.denied) - _FOREIGN_SHOWN
     return (

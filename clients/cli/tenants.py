@@ -9,6 +9,7 @@ from daybook.clients.cli.confirm import confirm, yes_option
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import admin_url_option
 from daybook.clients.cli.output import OutputFormat, output_option, write_record, write_rows
+from daybook.clients.cli.roles import ROLE
 from daybook.clients.python.admin import Admin
 
 
@@ -39,6 +40,7 @@ def list_(admin_url: str, output: OutputFormat) -> None:
     "--admin",
     "admins",
     multiple=True,
+    type=ROLE,
     metavar="ROLE",
     help="A role that may do everything in the tenant; may be repeated.",
 )
@@ -65,7 +67,7 @@ def create(
 
 @tenants.command()
 @click.argument("tenant")
-@click.option("--add", "added", multiple=True, metavar="ROLE", help="One more; may be repeated.")
+@click.option("--add", "added", type=ROLE, multiple=True, help="One more; may be repeated.")
 @click.option("--remove", "removed", multiple=True, metavar="ROLE", help="One less.")
 @click.option("--dry-run", is_flag=True, help="Say who would be the admins, and change nothing.")
 @yes_option

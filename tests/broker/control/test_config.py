@@ -83,3 +83,19 @@ def test_an_address_that_nobody_can_connect_to_is_not_advertised(host: str) -> N
 )
 def test_a_host_that_is_given_is_advertised(settings: dict[str, str], host: str) -> None:
     assert with_advertised_host(parse(settings), lambda: "other").public_host == host
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"port": 6650}, "me:6650"),
+        ({"port": 6650, "tls_port": 6651}, "me:6650"),
+        ({"port": -1, "tls_port": 6651}, "me:6651"),
+        ({"port": -1, "tls_port": 6651, "name": "broker-1"}, "broker-1"),
+    ],
+)
+def test_a_broker_is_shown_by_its_name_or_by_a_port_that_it_has(
+    settings: dict[str, object], name: str
+) -> None:
+    files = {"tls_certificate": "c.pem", "tls_key": "k.pem"} if "tls_port" in settings else {}
+    assert parse({"advertised_host": "me", **settings, **files}).shown_name == name

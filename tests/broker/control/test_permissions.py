@@ -108,6 +108,23 @@ async def test_rights_on_a_subscription() -> None:
             await one("POST", f"{url}/subscription/s", [])
 
 
+async def test_an_empty_role_is_refused_in_words() -> None:
+    async with two_brokers() as (one, two):
+        owner = await created("t", (one, two))
+        for url in (NAMESPACE, f"{TOPICS}/t", f"{NON_PERSISTENT}/t"):
+            for path in ("permissions", "permissions/"):
+                with pytest.raises(PreconditionError, match="the role is empty: name one"):
+                    await owner("POST", f"{url}/{path}", ["consume"])
+                with pytest.raises(PreconditionError, match="the role is empty: name one"):
+                    await owner("DELETE", f"{url}/{path}")
+        with pytest.raises(PreconditionError, match="the role is empty: name one"):
+            await one("DELETE", f"{NAMESPACE}/permissions/s/")
+        info = {"adminRoles": ["ann", ""], "allowedClusters": ["test"]}
+        for method, tenant in (("PUT", "t"), ("POST", "public")):
+            with pytest.raises(PreconditionError, match="adminRoles is empty"):
+                await one(method, f"/admin/v2/tenants/{tenant}", info)
+
+
 async def test_the_mode_of_subscriptions() -> None:
     async with two_brokers() as (one, _):
         url = f"{NAMESPACE}/subscriptionAuthMode"

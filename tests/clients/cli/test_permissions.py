@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from tests.clients.cli.conftest import Daybook, FakeAdmin
 NAMESPACE = "/admin/v2/namespaces/shop/eu/permissions"
 TOPIC = "/admin/v2/persistent/shop/eu/orders/permissions"
 SHOP = "/admin/v2/tenants/shop"
+POLICIES = "/admin/v2/namespaces/shop/eu"
+RUNTIME = "/admin/v2/brokers/configuration/runtime"
 ON_NAMESPACE = ("--namespace", "shop/eu")
 ON_TOPIC = ("--topic", "persistent://shop/eu/orders")
 ON_SUBSCRIPTION = (*ON_NAMESPACE, "--subscription", "billing")
@@ -36,6 +39,25 @@ def answer(daybook: Daybook, *words: str) -> Any:
     return json.loads(out)
 
 
+def has(
+    rest: FakeAdmin,
+    *,
+    namespace: Any = None,
+    topics: Any = None,
+    subscriptions: Any = None,
+    admins: Sequence[str] = (),
+) -> None:
+    """Let the namespace have these rights, on a cluster that checks them."""
+    rights = {
+        "namespace_auth": namespace or {},
+        "destination_auth": topics or {},
+        "subscription_auth_roles": subscriptions or {},
+    }
+    rest.answers["GET", POLICIES] = 200, {"auth_policies": rights}
+    rest.answers["GET", SHOP] = 200, {"adminRoles": list(admins), "allowedClusters": ["one"]}
+    rest.answers["GET", RUNTIME] = 403, {"reason": "the role lacks the right"}
+
+
 def changes(rest: FakeAdmin) -> list[tuple[str, str, Any]]:
     return [each for each in rest.asked if each[0] != "GET"]
 
@@ -51,10 +73,18 @@ def test_rights_are_listed_and_revoked(
 ) -> None:
     fake_admin.answers["GET", path] = 200, rights
     fake_admin.answers["DELETE", f"{target}/ann"] = 204, None
+    if place is ON_SUBSCRIPTION:
+        has(fake_admin, subscriptions=rights)
+    elif place is ON_TOPIC:
+        has(fake_admin, topics={"persistent://shop/eu/orders": rights})
+    else:
+        has(fake_admin, namespace=rights)
     rows = answer(daybook, "permissions", "list", *place)
     assert rows[0]["role"] == "ann"
     revoke = ("permissions", "revoke", "ann", *place)
-    assert answer(daybook, *revoke, "--dry-run")["state"] == "would be revoked"
+    shown = answer(daybook, *revoke, "--dry-run")
+    assert shown["state"] == "would be revoked"
+    assert shown["before"] == (["use"] if place is ON_SUBSCRIPTION else ["consume"])
     code, _, err = daybook(*revoke)
     assert code == 1
     assert "Revoke the rights of ann on" in err
@@ -70,8 +100,13 @@ def test_rights_are_listed_and_revoked(
 def test_a_grant_replaces_what_the_role_had(
     daybook: Daybook, fake_admin: FakeAdmin, place: tuple[str, ...], path: str
 ) -> None:
-    fake_admin.answers["GET", path] = 200, {"a/b": ["consume"]}
+    rights = {"a/b": ["consume"]}
+    fake_admin.answers["GET", path] = 200, rights
     fake_admin.answers["POST", f"{path}/a%2Fb"] = 204, None
+    if place is ON_TOPIC:
+        has(fake_admin, topics={"persistent://shop/eu/orders": rights})
+    else:
+        has(fake_admin, namespace=rights)
     grant = ("permissions", "grant", "a/b", "produce, consume", *place)
     shown = answer(daybook, *grant, "--dry-run")
     assert (shown["before"], shown["granted"]) == (["consume"], ["produce", "consume"])
@@ -83,7 +118,7 @@ def test_a_grant_replaces_what_the_role_had(
 def test_a_grant_on_a_subscription_keeps_its_other_roles(
     daybook: Daybook, fake_admin: FakeAdmin
 ) -> None:
-    fake_admin.answers["GET", f"{NAMESPACE}/subscription"] = 200, {"billing": ["ann"]}
+    has(fake_admin, subscriptions={"billing": ["ann"]})
     path = f"{NAMESPACE}/subscription/billing"
     fake_admin.answers["POST", path] = 204, None
     answer(daybook, "permissions", "grant", "ben", *ON_SUBSCRIPTION)
@@ -93,7 +128,7 @@ def test_a_grant_on_a_subscription_keeps_its_other_roles(
 def test_the_last_role_of_a_subscription_is_a_warning(
     daybook: Daybook, fake_admin: FakeAdmin
 ) -> None:
-    fake_admin.answers["GET", f"{NAMESPACE}/subscription"] = 200, {"billing": ["ann"]}
+    has(fake_admin, subscriptions={"billing": ["ann"]})
     revoke = ("permissions", "revoke", "ann", *ON_SUBSCRIPTION, "--dry-run")
     assert "all who may consume may use it" in answer(daybook, *revoke)["note"]
 
@@ -105,6 +140,9 @@ def test_the_last_role_of_a_subscription_is_a_warning(
         (("list", *ON_NAMESPACE, *ON_TOPIC), "Give --namespace or --topic."),
         (("list", *ON_TOPIC, "--subscription", "s"), "--subscription needs --namespace"),
         (("grant", "ann", *ON_NAMESPACE), "Name the actions"),
+        (("grant", "", "produce", *ON_NAMESPACE), "a role has a name: it is not empty"),
+        (("revoke", "", *ON_TOPIC), "a role has a name: it is not empty"),
+        (("grant", "a\nb", "produce", *ON_TOPIC), "a role has printable characters"),
         (("grant", "ann", "produce", *ON_SUBSCRIPTION), "A subscription has no actions"),
     ],
 )
@@ -112,6 +150,93 @@ def test_what_makes_no_sense_is_said(daybook: Daybook, words: tuple[str, ...], s
     code, _, err = daybook("permissions", *words, "--admin-url", "http://127.0.0.1:1")
     assert code == 2
     assert says in " ".join(err.split())
+
+
+WHOLE = "persistent://shop/eu/orders"
+BY_NAMESPACE = "`daybook permissions revoke ann --namespace shop/eu` ends that"
+
+
+@pytest.mark.parametrize(
+    ("rights", "granted", "note"),
+    [
+        ({"namespace": {"ann": ["produce", "consume"]}}, "produce", BY_NAMESPACE),
+        ({"namespace": {"ann": ["consume"]}}, "produce,consume", None),
+        ({"admins": ["ann"]}, "produce", "may do everything in it"),
+        ({}, "produce", None),
+    ],
+)
+def test_a_grant_names_what_else_counts(
+    daybook: Daybook, fake_admin: FakeAdmin, rights: Any, granted: str, note: str | None
+) -> None:
+    has(fake_admin, **rights)
+    fake_admin.answers["GET", TOPIC] = 200, {}
+    fake_admin.answers["POST", f"{TOPIC}/ann"] = 204, None
+    shown = answer(daybook, "permissions", "grant", "ann", granted, *ON_TOPIC)
+    assert shown["state"] == "granted"
+    assert shown["before"] == []
+    assert (note in shown["note"]) if note else ("note" not in shown)
+
+
+def test_a_narrower_grant_names_the_topics_with_more(
+    daybook: Daybook, fake_admin: FakeAdmin
+) -> None:
+    topics = {f"persistent://shop/eu/t{n}-partition-0": {"ann": ["produce"]} for n in range(5)}
+    has(fake_admin, topics={**topics, "persistent://old/c/ns/t": {"ann": ["consume"]}})
+    fake_admin.answers["POST", f"{NAMESPACE}/ann"] = 204, None
+    shown = answer(daybook, "permissions", "grant", "ann", "consume", *ON_NAMESPACE)
+    assert "shop/eu/t0, " in shown["note"]
+    assert "shop/eu/t2 and 2 others" in shown["note"]
+
+
+def test_a_grant_on_an_open_cluster_says_that_it_does_not_count(
+    daybook: Daybook, fake_admin: FakeAdmin
+) -> None:
+    has(fake_admin)
+    fake_admin.answers["POST", f"{NAMESPACE}/ann"] = 204, None
+    grant = ("permissions", "grant", "ann", "consume", *ON_NAMESPACE)
+    for settings in ({"authorization": "False"}, {"authorizationEnabled": "false"}):
+        fake_admin.answers["GET", RUNTIME] = 200, settings
+        assert "rights do not count yet" in answer(daybook, *grant)["note"]
+    for status, settings in ((200, {"authorization": "True"}), (403, {}), (500, {})):
+        fake_admin.answers["GET", RUNTIME] = status, settings
+        assert "note" not in answer(daybook, *grant)
+
+
+def test_a_right_by_the_namespace_is_not_revoked_on_a_topic(
+    daybook: Daybook, fake_admin: FakeAdmin
+) -> None:
+    has(fake_admin, namespace={"ann": ["produce"]})
+    for dry_run in ((), ("--dry-run",)):
+        code, _, err = daybook("permissions", "revoke", "ann", *ON_TOPIC, "--yes", *dry_run)
+        assert code == 1
+        assert "The role ann has no right on the topic persistent://shop/eu/orders itself" in err
+        assert BY_NAMESPACE in err
+    assert changes(fake_admin) == []
+
+
+def test_a_revoked_right_that_another_grant_gives_is_told(
+    daybook: Daybook, fake_admin: FakeAdmin
+) -> None:
+    partition = f"{WHOLE}-partition-1"
+    has(
+        fake_admin,
+        namespace={"ann": ["produce"]},
+        topics={WHOLE: {"ann": ["consume"]}, partition: {"ann": ["consume"]}},
+    )
+    path = TOPIC.replace("orders", "orders-partition-1")
+    fake_admin.answers["DELETE", f"{path}/ann"] = 204, None
+    shown = answer(daybook, "permissions", "revoke", "ann", "--topic", partition, "--yes")
+    assert (shown["before"], shown["state"]) == (["consume"], "revoked")
+    assert BY_NAMESPACE in shown["note"]
+    assert f"`daybook permissions revoke ann --topic {WHOLE}` ends that" in shown["note"]
+
+
+def test_a_tenant_has_no_admin_without_a_name(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    for words in (("create", "shop", "--admin", ""), ("admins", "shop", "--add", "")):
+        code, _, err = daybook("tenants", *words)
+        assert code == 2
+        assert "a role has a name" in err
+    assert fake_admin.asked == []
 
 
 def test_admins_of_tenants(daybook: Daybook, fake_admin: FakeAdmin) -> None:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,34 @@ async def test_a_process_that_is_not_ready_stops_it(
         await cluster.protect()
     assert await cluster.lists() == before
     assert await cluster.cli.protection() == Protection()
+
+
+@pytest.mark.parametrize(
+    ("password", "why"),
+    [
+        ("wrong", "no process shows digest:daybook as this command does, with another password"),
+        ("p", "no process shows digest:admin as this command does, but digest:daybook"),
+    ],
+)
+async def test_a_wrong_identity_of_the_command_accuses_no_process(
+    cluster: Cluster, password: str, why: str
+) -> None:
+    await cluster.start("b1")
+    await cluster.start("b2")
+    own = digest_identity("daybook" if password == "wrong" else "admin", password)
+    with pytest.raises(ProtectionRefusedError, match=why) as error:
+        await cluster.protect(Wanted((own,), (OTHER,), ("/ledgers",)))
+    assert "b1" not in str(error.value)
+    assert "b2" not in str(error.value)
+
+
+async def test_a_known_name_that_is_wrong_is_told_beside_the_obstacle(cluster: Cluster) -> None:
+    await cluster.start("p1", identity=OTHER, announce=False)
+    wanted = Wanted((OURS, OTHER), (ADMIN,), ("/ledgers",), frozenset({"p2"}))
+    with pytest.raises(ProtectionRefusedError) as error:
+        await cluster.protect(wanted)
+    assert "--known p2 names no registered process (there are: p1)" in str(error.value)
+    await cluster.protect(replace(wanted, known=frozenset({"p1", "p2"})))
 
 
 async def test_a_bookie_and_a_worker_are_waited_for_too(cluster: Cluster) -> None:
@@ -346,6 +375,19 @@ def test_a_dry_run_changes_nothing(run: Callable[..., tuple[int, str, str]]) -> 
     assert "open" in out
     again = run("secure-metadata", "--admin-identity", ADMIN, "--dry-run")
     assert again == (code, out, err)
+
+
+def test_a_dry_run_that_is_not_ready_fails(
+    run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def obstacles(*_: object) -> list[str]:
+        return ["the broker b1 shows no identity"]
+
+    monkeypatch.setattr(metadata_protection, "obstacles", obstacles)
+    words = ("secure-metadata", "--admin-identity", ADMIN, "--output", "json")
+    code, out, err = run(*words, "--dry-run")
+    assert (code, json.loads(out)["step"]) == (1, "open")
+    assert "Not ready, so the step would be refused: the broker b1 shows no identity." in err
 
 
 def test_hashes_are_not_shown(run: Callable[..., tuple[int, str, str]]) -> None:

@@ -14,6 +14,7 @@ import daybook
 from daybook.broker.service.lookup import LookupResult
 from daybook.clients.python.admin import Admin
 from daybook.clients.python.credentials import Credentials, PasswordFile
+from tests.broker.security.test_rights import LOCKED, store_policies
 from tests.broker.security.test_sessions import NOW_S, SETTINGS, token
 from tests.harness.broker import HOST, PORT, Cluster, open_broker
 
@@ -147,3 +148,24 @@ async def test_a_client_whose_token_is_not_renewed_is_told(autojump_clock: MockC
         await trio.sleep(30)
         with pytest.raises(daybook.AuthenticationError, match="expired"):
             await producer.send(b"y")
+
+
+async def test_readers_need_no_prefix_of_their_role() -> None:
+    """The subscriptions of a namespace have to begin with the role; a reader has drawn its name."""
+    async with open_broker(settings=LOCKED) as cluster:
+        rights = {"auth_policies": {"namespace_auth": {"app": ["produce", "consume"]}}}
+        await store_policies(cluster.broker.session, {**rights, "subscription_auth_mode": "Prefix"})
+        async with connect(cluster, token("app").decode()) as client:
+            producer = await client.create_producer("t")
+            await producer.send(b"x", key="k")
+            async with await client.create_reader("t", start=daybook.EARLIEST) as reader:
+                assert (await reader.receive()).value == b"x"
+            async with await client.table_view("t") as view:
+                assert view["k"] == b"x"
+            for refused in (
+                client.subscribe("t", "billing"),
+                client.create_reader("t", name="billing"),
+            ):
+                with pytest.raises(daybook.AuthorizationError, match="begin with 'app'"):
+                    await refused
+            await client.subscribe("t", "app-billing")
