@@ -70,7 +70,7 @@ class BrokerOperations:
 
     def quarantine(self) -> dict[str, str]:
         """Return the registered bookies that this broker does not use now, and why."""
-        return dict(self._bookies.quarantined())
+        return {str(bookie): why for bookie, why in self._bookies.quarantined().items()}
 
     def token_files(self) -> dict[str, str]:
         """Return the files of keys and of revoked tokens, and why this broker cannot use them now.

@@ -177,7 +177,7 @@ MUTANTS = [
         caught_by="tests:tests/clients/cli/test_bookie_users.py -k changed_and_removed",
     ),
     Mutant(
-        id="CL7 pair",
+        id="CL20 pair",
         rule="a user is never given the password of a context -> it is",
         module="daybook.clients.cli.context_storage",
         name="with_context",
@@ -185,7 +185,7 @@ MUTANTS = [
         caught_by="tests:tests/clients/cli/test_contexts_of_locked_clusters.py -k another_one",
     ),
     Mutant(
-        id="CL7 unasked",
+        id="CL20 unasked",
         rule="a broker that was not asked is unknown -> it has failed",
         module="daybook.clients.cli.doctor_checks",
         name="check_brokers",
@@ -193,7 +193,7 @@ MUTANTS = [
         caught_by="tests:tests/clients/cli/test_doctor_checks.py -k not_asked",
     ),
     Mutant(
-        id="CL8 whole",
+        id="CL20 whole",
         rule="a list with a wrong line is left alone -> a line is added",
         module="daybook.clients.cli.revoked_tokens",
         name="_append",
