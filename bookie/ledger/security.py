@@ -188,6 +188,12 @@ class BookieSecurity:
         for step in (1, 2):
             connection.send([bookie_v3.encode_auth(step, SASL, token)])
             response = await answers.next_of(pb.AUTH, "the credentials")
+            if response.status != pb.EOK and step == 1 and self._tls is None:
+                # It has seen no user and no password yet.
+                raise BookieSecurityError(
+                    f"bookie {bookie} refuses an authentication without TLS: set bookie_tls"
+                    " (--bookie-tls), or the bookie takes no passwords (its users_file)"
+                )
             if response.status != pb.EOK:
                 raise BookieRefusalError(
                     f"bookie {bookie} refuses the user {self._user!r} or its password: compare"

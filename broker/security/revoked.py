@@ -46,32 +46,57 @@ def parse(content: bytes) -> Revoked:
     if content and not content.endswith(b"\n"):
         number = content.count(b"\n") + 1
         raise ValueError(f"line {number} is not complete: end it with a line feed")
-    ids: set[str] = set()
-    digests: set[bytes] = set()
-    before_s: dict[str, float] = {}
+    found = _Lines()
     for number, line in enumerate(content.split(b"\n"), 1):
+        if why := found.add(line):
+            raise ValueError(f"line {number} is wrong: {why}")
+    return Revoked(frozenset(found.ids), frozenset(found.digests), found.before_s)
+
+
+def problems(content: bytes) -> dict[int, str]:
+    """Return everything that keeps a list from being used, by the numbers of lines."""
+    lines, found = content.split(b"\n"), _Lines()
+    wrong = {number: why for number, line in enumerate(lines, 1) if (why := found.add(line))}
+    if lines[-1] and len(lines) not in wrong:
+        wrong[len(lines)] = "it is not complete: end it with a line feed"
+    return wrong
+
+
+class _Lines:
+    """The content of the lines so far."""
+
+    def __init__(self) -> None:
+        self.ids: set[str] = set()
+        self.digests: set[bytes] = set()
+        self.before_s: dict[str, float] = {}
+
+    def add(self, line: bytes) -> str:
+        """Take a line; return what is wrong with it, "" if nothing is."""
         try:
-            kind, _, rest = line.decode().strip().partition(" ")
-            rest = rest.strip()
-            match kind:
-                case "":
-                    pass
-                case _ if kind.startswith("#"):
-                    pass
-                case "id" if rest:
-                    ids.add(rest)
-                case "digest":
-                    digests.add(_digest(rest))
-                case "role":
-                    role, time_s = _role_and_time(rest)
-                    before_s[role] = max(time_s, before_s.get(role, time_s))
-                case _:
-                    raise ValueError("it is not `id ID`, `digest SHA256` or `role ROLE TIME`")
+            self._add(line.decode())
         except UnicodeDecodeError:
-            raise ValueError(f"line {number} is wrong: it is not UTF-8") from None
+            return "it is not UTF-8"
         except ValueError as error:
-            raise ValueError(f"line {number} is wrong: {error}") from None
-    return Revoked(frozenset(ids), frozenset(digests), before_s)
+            return str(error)
+        return ""
+
+    def _add(self, line: str) -> None:
+        kind, _, rest = line.strip().partition(" ")
+        rest = rest.strip()
+        match kind:
+            case "":
+                pass
+            case _ if kind.startswith("#"):
+                pass
+            case "id" if rest:
+                self.ids.add(rest)
+            case "digest":
+                self.digests.add(_digest(rest))
+            case "role":
+                role, time_s = _role_and_time(rest)
+                self.before_s[role] = max(time_s, self.before_s.get(role, time_s))
+            case _:
+                raise ValueError("it is not `id ID`, `digest SHA256` or `role ROLE TIME`")
 
 
 def _digest(text: str) -> bytes:

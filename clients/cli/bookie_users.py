@@ -57,6 +57,10 @@ def password(
         raise click.UsageError("Give one of --password-file, --generate and --remove.")
     if not 0 < len(user) <= USER_CHARS_MAX or not user.isprintable() or user.startswith("#"):
         raise UserError(f"{user!r} is no user: write a name that can be printed.")
+    if ":" in user and not remove:
+        raise UserError(
+            f"{user!r} is no user: colons separate the parts of a line, so a name has none."
+        )
     _lines(file)  # before a password is asked for
     line = "" if remove else user_line(user, _password(user, password_file, generate))
     with exclusive(file):
@@ -123,7 +127,4 @@ def _password(user: str, file: Path | None, generate: Path | None) -> str:
 def _write(file: Path, text: str) -> None:
     """Replace the file in one step; it goes on belonging to its owner."""
     target = file.resolve()
-    before = target.stat() if target.exists() else None
-    replace(target, text.encode())
-    if before is not None and before.st_uid != os.geteuid():
-        os.chown(target, before.st_uid, before.st_gid)
+    replace(target, text.encode(), like=True)

@@ -12,6 +12,7 @@
 import click
 
 from daybook.clients.cli import metadata_protection
+from daybook.clients.cli.chosen import address, chosen, context_option
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.metadata import run_with_store
 from daybook.clients.cli.metadata_protection import ProtectionRefusedError, Wanted
@@ -36,17 +37,21 @@ def _checked(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> t
 
 @click.command(short_help="Print the identity of a user of ZooKeeper and its password.")
 @zookeeper_access_options
+@context_option
 def identity() -> None:
     """Print the identity of a user of ZooKeeper and its password, for lists and `--also`.
 
     ZooKeeper is not asked.  The output has a hash of the password: keep it to yourself.
     """
-    click.echo(_own_identity())
+    found = chosen()
+    known = found is not None and found.context.zookeeper is not None
+    zookeeper = address("zookeeper", "--zookeeper") if known else None
+    click.echo(_own_identity(zookeeper or ""))
 
 
-def _own_identity() -> str:
+def _own_identity(zookeeper: str) -> str:
     try:
-        credentials = zookeeper_access().credentials()
+        credentials = zookeeper_access(zookeeper).credentials()
     except PasswordFileError as error:
         raise UserError(f"{error}.") from None
     if credentials is None:
@@ -116,7 +121,7 @@ def secure_metadata(
     """
     if require and undo:
         raise UserError("--require and --undo are two directions: give one of them.")
-    own = _own_identity()
+    own = _own_identity(zookeeper)
     whole_tree = "/" in zookeeper.rstrip("/")
     not_ready: list[str] = []  # in a dry run
 

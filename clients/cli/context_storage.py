@@ -27,8 +27,8 @@ def files_of_context(address: str) -> dict[str, Any]:
 def with_context(address: str, part: str, given: dict[str, Any]) -> dict[str, Any]:
     """Return tls, user and password_file for a part, `zookeeper` or `bookie`.
 
-    What was not given, None, comes from the context that has the address.  A user and its password
-    are one: half of the pair is never completed by that of somebody else.
+    The context that has the address gives what was not given, None.  A user and its password are
+    one: half of the pair is never completed by that of somebody else.
     """
     found = context_of(address)
     filled = {name: given.get(name) for name in ("tls", "user", "password_file")}

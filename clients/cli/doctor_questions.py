@@ -583,8 +583,8 @@ async def _answer(
 ) -> Any:  # noqa: ANN401  JSON, mostly
     """Return the answer, or why there is none.
 
-    With `may_be_gone`, raise NotFoundError if the question was about an object that is gone.  What
-    helps is added to `remedies`, by the reason, if the broker refuses to answer this command.
+    With `may_be_gone`, raise NotFoundError if the question was about an object that is gone.  If
+    this command is to blame, `remedies` gets what helps, by the reason.
     """
     try:
         return await ask()

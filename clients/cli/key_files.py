@@ -29,14 +29,23 @@ def write_new(file: Path, content: bytes, *, public: bool = False) -> None:
         raise UserError(f"{file} cannot be written: {error.strerror}.") from None
 
 
-def replace(file: Path, content: bytes, *, public: bool = False) -> None:
-    """Write a file, or replace it in one step.  Raise UserError."""
+def replace(file: Path, content: bytes, *, public: bool = False, like: bool = False) -> None:
+    """Write a file, or replace it in one step.  Raise UserError.
+
+    With `like`, a file that is replaced goes on belonging to its owner, with the same mode: a
+    server that reads it can read the new one, too.
+    """
     new = file.with_name(f".{file.name}.new")
     try:
         if file.exists() and not file.is_file():
             raise UserError(f"{file} is not a regular file, and is not replaced.")
         new.unlink(missing_ok=True)  # A process was killed here.
         _write(new, content, public)
+        if like and file.exists():
+            before = file.stat()
+            if (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
+                os.chown(new, before.st_uid, before.st_gid)
+            new.chmod(stat.S_IMODE(before.st_mode))
         new.replace(file)
     except OSError as error:
         raise UserError(f"{file} cannot be written: {error.strerror}.") from None

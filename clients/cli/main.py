@@ -37,7 +37,7 @@ _COMMANDS = {
     ),
     "bookie": LazyCommand("bookie", "Run a bookie, or check the directory of a stopped one."),
     "broker": LazyCommand("broker", "Run one broker."),
-    "tokens": LazyCommand("tokens", "Make keys and tokens; show and check tokens."),
+    "tokens": LazyCommand("tokens", "Make keys and tokens; show, check and revoke tokens."),
     "certificates": LazyCommand("certificates", "Make an authority and certificates; show them."),
     "permissions": LazyCommand("permissions", "Grant, revoke and list the rights of roles."),
     "context": LazyCommand("context", "Keep clusters by name, with the files of credentials."),

@@ -22,6 +22,7 @@ from daybook.clients.cli.progress import Waiting, report_waiting
 from daybook.clients.cli.run import run_async
 from daybook.clients.cli.zookeeper_access import remedy_for, zookeeper_access
 from daybook.wire.errors import WireError
+from daybook.wire.messages.bookie import Status
 from daybook.wire.metadata.store import (
     MetadataError,
     MetadataStore,
@@ -145,6 +146,11 @@ def _say(error: Exception, zookeeper: str) -> str | None:
             )
         case LayoutError():
             return f"{error}: say where ledgers are with --ledgers-root."
+        case ReadUnknownError() if Status.UNAUTHORIZED.name in str(error):
+            return (
+                f"{error}: it demands TLS or credentials of its clients, so give --bookie-tls, or"
+                " --bookie-user and --bookie-password-file."
+            )
         case ReadUnknownError():
             return f"{error}: `daybook bookies list` shows which bookies are away."
         case LedgerError() | RegistryError() | MetadataError() | WireError() | ValueError():

@@ -271,6 +271,22 @@ def _broker_ports(
     )
 
 
+def moved_brokers(options: ClusterOptions, saved: Saved) -> list[str]:
+    """Return which brokers do not listen on the port next to a typed one, because it is taken."""
+    found: list[str] = []
+    for index, broker in enumerate(saved.brokers[1:], 1):
+        for first, port, name in (
+            (options.port, broker.port, "port"),
+            (options.admin_port, broker.http_port, "admin port"),
+        ):
+            wanted = _next_port(first, 0, index)
+            if wanted and port != wanted:
+                found.append(
+                    f"the {name} {wanted} for broker-{index + 1} is taken: it listens on {port}"
+                )
+    return found
+
+
 def _next_port(first: int | None, usual: int, index: int) -> int:
     """Return the port of a further broker, 0 for any: the ports follow that of the first one."""
     if first is None:

@@ -55,6 +55,7 @@ from daybook.clients.cli.plan import (
     ClusterOptions,
     Plan,
     make_plan,
+    moved_brokers,
 )
 from daybook.clients.cli.ports import PortChooser
 from daybook.clients.cli.progress import Waiting, report_waiting
@@ -133,8 +134,9 @@ _port = click.IntRange(0, 65000)
 @click.option(
     "--port",
     type=_port,
-    help="Port of the first broker; the others have the next ones.  0: free ports for all brokers,"
-    f" and for all parts without an option of their own.  [default: {SERVICE_PORT}]",
+    help="Port of the first broker; the others have the next ones if these are free.  0: free ports"
+    " for all brokers, and for all parts without an option of their own."
+    f"  [default: {SERVICE_PORT}]",
 )
 @click.option(
     "--admin-port",
@@ -216,7 +218,7 @@ def standalone(
         for name in plan.ignored:
             hint = "; say with --host where brokers listen" if name.endswith("_HOST") else ""
             _report(f"{name} is ignored: a standalone cluster decides about that itself{hint}")
-        for warning in exposure.warnings:
+        for warning in (*exposure.warnings, *moved_brokers(options, plan.saved)):
             _report(warning)
         ports.release()  # the parts bind them; the claims last as long as the cluster
         if plan.saved.zookeeper:

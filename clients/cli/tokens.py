@@ -14,6 +14,8 @@ import click
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.key_files import write_new
 from daybook.clients.cli.output import OutputFormat, output_option, write_record
+from daybook.clients.cli.recovery_status import as_time
+from daybook.clients.cli.revoked_tokens import check, revoke
 from daybook.clients.cli.times import parse_age
 from daybook.wire.clock import SystemClock
 from daybook.wire.settings import ConfigError
@@ -25,12 +27,18 @@ Function = TypeVar("Function", bound=Callable[..., object])
 _SECRET_BYTES = 64  # enough for HS512
 _RSA_BITS = 2048
 _TOKEN_ID_BYTES = 16
+_TIMES = ("iat", "nbf", "exp")
+_LATEST_S = 1 << 37
 _PLACE = "A file, a URL file: or data:, or base64."
 
 
 @click.group()
 def tokens() -> None:
-    """Make keys and tokens, show and check tokens.  No broker has to run."""
+    """Make keys and tokens, show, check and revoke tokens.  No broker has to run."""
+
+
+tokens.add_command(revoke)
+tokens.add_command(check)
 
 
 def _private_key_options(function: Function) -> Function:
@@ -257,7 +265,10 @@ def show(token: str | None, output: OutputFormat) -> None:
         header, claims = unverified(text)
     except WrongCredentialsError as error:
         raise UserError(f"{error}.") from None
-    write_record({**header, **claims, "digest": digest_of(text).hex()}, output)
+    shown = {**header, **claims}
+    if output != "json":
+        shown |= {name: _with_time(shown[name]) for name in _TIMES if name in shown}
+    write_record({**shown, "digest": digest_of(text).hex()}, output)
 
 
 @tokens.command()
@@ -295,6 +306,13 @@ def validate(
         "digest": found.token.digest.hex(),
     }
     write_record(record, output)
+
+
+def _with_time(value: object) -> object:
+    """Return a time of a token, which counts seconds since 1970, in words, too."""
+    if not isinstance(value, int | float) or not 0 <= value < _LATEST_S:
+        return value
+    return f"{value} ({as_time(int(value * 1000))})"
 
 
 def _text(token: str | None) -> str:

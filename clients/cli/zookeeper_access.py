@@ -70,7 +70,7 @@ def zookeeper_access_options(function: Function) -> Function:
 def zookeeper_given(address: str = "") -> dict[str, Any]:
     """Return tls, user and password_file of the running command, None for what nobody says.
 
-    What its options and variables do not say comes from the context that has the address.
+    The context that has the address says what the options and variables do not say.
     """
     context = click.get_current_context(silent=True)
     given: Mapping[str, Any] = {} if context is None else context.meta.get(_KEY, {})
@@ -80,8 +80,8 @@ def zookeeper_given(address: str = "") -> dict[str, Any]:
 def zookeeper_access(zookeeper: str = "") -> "ZooKeeperAccess":
     """Return what the options of this command say about the ZooKeeper at an address.
 
-    The context, or the directory of a secure cluster, says the rest, if it gave the address.  That
-    of the brokers will do if they tell where ZooKeeper is.  Raise UserError.
+    The context, or the directory of a secure cluster, says the rest, if it gave the address.  The
+    address may be that of the brokers, if they tell where ZooKeeper is.  Raise UserError.
     """
     from daybook.clients.cli.directory_keys import keys_for_zookeeper
     from daybook.wire.metadata.access import ZooKeeperAccess

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from daybook.bookie.errors import LedgerError, Remedy
+from daybook.bookie.errors import LedgerError, ReadUnknownError, Remedy
 from daybook.clients.ledgers.errors import MetadataDeniedError
 from daybook.clients.python import blocking
 from daybook.clients.python.errors import BrokerError
@@ -30,6 +30,7 @@ from daybook.clients.spark.offsets import is_another_topic
 from daybook.clients.spark.options import ReadTask
 from daybook.clients.spark.typed_rows import TypedRows
 from daybook.clients.spark.walk import RangeWalk
+from daybook.wire.messages.bookie import Status
 from daybook.wire.topics import TopicName
 
 QUEUE_MESSAGES = 20_000  # The broker may send so many ahead.
@@ -133,7 +134,7 @@ class _TaskReader:
             if not ((transient or denied) and may_ask_broker):
                 raise LedgerUnreadableError(
                     f"{self._topic}: the messages from offset {self._walk.expected} on are in"
-                    f" ledger {ledger.ledger_id}, which cannot be read: {error}"
+                    f" ledger {ledger.ledger_id}, which cannot be read: {error}{_hint(error)}"
                 ) from error
             worker.note_away(url, error)
 
@@ -196,3 +197,13 @@ class _TaskReader:
                     yield entry
                     if entry.position == until:
                         return
+
+
+def _hint(error: Exception) -> str:
+    """Return what helps if bookies refuse this worker."""
+    if isinstance(error, ReadUnknownError) and Status.UNAUTHORIZED.name in str(error):
+        return (
+            " (the bookie demands TLS or credentials of its clients: set the options bookie.tls, or"
+            " bookie.user and bookie.password.file, or read=brokers)"
+        )
+    return ""

@@ -206,4 +206,30 @@ MUTANTS = [
         replacement=Edit('if not line.strip().startswith(f"{user}{_HASH}")', ""),
         caught_by="tests:tests/clients/cli/test_bookie_users.py -k changed_and_removed",
     ),
+    Mutant(
+        id="CL20 pair",
+        rule="a user is never given the password of a context -> it is",
+        module="daybook.clients.cli.context_storage",
+        name="with_context",
+        replacement=Edit('filled["user"] is None and ', ""),
+        caught_by="tests:tests/clients/cli/test_contexts_of_locked_clusters.py -k another_one",
+    ),
+    Mutant(
+        id="CL20 unasked",
+        rule="a broker that was not asked is unknown -> it has failed",
+        module="daybook.clients.cli.doctor_checks",
+        name="check_brokers",
+        replacement=Edit("not ready.asked", "False"),
+        caught_by="tests:tests/clients/cli/test_doctor_checks.py -k not_asked",
+    ),
+    Mutant(
+        id="CL20 whole",
+        rule="a list with a wrong line is left alone -> a line is added",
+        module="daybook.clients.cli.revoked_tokens",
+        name="_append",
+        replacement=Edit(
+            "known = parse(content) == parse(new) and target.exists()", "known = False"
+        ),
+        caught_by="tests:tests/clients/cli/test_revoked_tokens.py -k left_alone",
+    ),
 ]

@@ -225,6 +225,32 @@ def test_the_variables_let_commands_in_elsewhere(secure: StandaloneProcess, tmp_
     assert "is ignored" not in done.stderr
 
 
+def test_a_context_lets_commands_in_elsewhere(secure: StandaloneProcess, tmp_path: Path) -> None:
+    unset = {name: None for name in os.environ if name.startswith("DAYBOOK_")}
+    environ = {**unset, "XDG_CONFIG_HOME": str(tmp_path / "config")}
+
+    def elsewhere(*words: str) -> str:
+        done = run_here(*words, environ=environ, directory=tmp_path)
+        assert done.returncode in (0, 1), done.stdout + done.stderr
+        return done.stdout
+
+    folder, admin = secure.directory / "security", secure.directory / "security" / "admin.pem"
+    elsewhere(
+        *("context", "add", "boss", "--use", "--service-url", secure.service_url),
+        *("--admin-url", secure.admin_url, "--zookeeper", secure.zookeeper),
+        *("--tls-trusted", str(folder / "authority.pem"), "--tls-certificate", str(admin)),
+        *("--tls-key", str(admin), "--token-file", str(folder / "admin.token")),
+        *("--zookeeper-tls", "--bookie-tls"),
+    )
+    rows = json.loads(elsewhere("bookies", "health", "--output", "json"))
+    assert [row["answers"] for row in rows] == [True] * 3
+    found = {each["name"]: each for each in json.loads(elsewhere("doctor", "--output", "json"))}
+    assert "Every bookie has room" in found["disks"]["sentence"]
+    assert {found[name]["verdict"] for name in ("brokers", "metadata store", "token files")} == {
+        "ok"
+    }
+
+
 def test_bookies_restore_copies_over_tls(secure: StandaloneProcess) -> None:
     """Auto-recovery connects to other bookies, and to ZooKeeper, as the processes do."""
     with store(secure, insider(secure), insider(secure)) as client:

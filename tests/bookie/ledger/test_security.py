@@ -227,6 +227,14 @@ async def test_a_wrong_password_is_refused_and_said_once(
         assert running.server.statistics().peers_refused == 1
 
 
+async def test_a_right_password_without_tls_is_not_said_to_be_wrong(world: World) -> None:
+    access = world.access(tls=False, trusted=None)
+    async with world.bookie(tls="required"):
+        why = await world.why_refused(access)
+    assert "refuses an authentication without TLS: set bookie_tls" in why
+    assert "password:" not in why
+
+
 async def test_a_client_without_credentials_is_refused(world: World) -> None:
     access = BookieAccess(True, world.authority.trusted)
     async with world.bookie(), world.client(access, "v3") as client:

@@ -21,6 +21,7 @@ from daybook.clients.cli.options import (
     zookeeper_options,
 )
 from daybook.clients.cli.zookeeper_access import zookeeper_access
+from daybook.wire.metadata.acl import digest_identity
 from tests.harness.certificates import Authority
 
 ZOOKEEPER, BROKERS = "127.0.0.1:29", "pulsar+ssl://127.0.0.1:9"
@@ -161,6 +162,15 @@ def test_workers_of_a_query_get_the_storage_of_the_context(here: Path) -> None:
         },
         {},
     ]
+
+
+def test_the_identity_is_that_of_the_context() -> None:
+    locked()
+    done = CliRunner().invoke(main, ["cluster", "identity"])
+    assert done.output.strip() == digest_identity("zoe", "very-secret")
+    options = ("--zookeeper-user", "amy", "--zookeeper-password-file", "password")
+    done = CliRunner().invoke(main, ["cluster", "identity", *options])
+    assert done.output.strip() == digest_identity("amy", "very-secret")
 
 
 def test_lists_show_paths_and_no_secrets() -> None:

@@ -16,10 +16,10 @@ import daybook.bookie.server.config
 import daybook.broker.config
 from daybook.clients.cli.bookie import bookie as bookie_command
 from daybook.clients.cli.broker import broker as broker_command
-from daybook.clients.cli.directory import Directory, Ports, open_directory
+from daybook.clients.cli.directory import Directory, Ports, Saved, open_directory
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.exposure import Exposure
-from daybook.clients.cli.plan import ClusterOptions, Plan, make_plan
+from daybook.clients.cli.plan import ClusterOptions, Plan, make_plan, moved_brokers
 from daybook.clients.cli.ports import ANY_PORT_MIN, PortChooser
 from daybook.clients.cli.zookeeper import Java, Server, ServerTls, _zoo_cfg
 from daybook.wire.clock import SystemClock
@@ -135,6 +135,25 @@ def test_the_port_that_was_asked_for_or_none(directory: Directory) -> None:
         with pytest.raises(UserError, match=f"Port {port} for the admin .*--admin-port"):
             plan(replace(EPHEMERAL, admin_port=port), directory)
     assert plan(replace(EPHEMERAL, port=port), directory).saved.brokers[0].port == port
+
+
+def test_a_broker_that_cannot_have_the_next_port_is_told(directory: Directory) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        options = replace(EPHEMERAL, port=port - 1)
+        saved = Saved("zk:2181", 0, (), (Ports(port - 1, 1), Ports(24954, 2)))
+        said = [f"the port {port} for broker-2 is taken: it listens on 24954"]
+        assert moved_brokers(options, saved) == said
+        saved = replace(saved, brokers=(Ports(port - 1, 1), Ports(port, 2)))
+        assert moved_brokers(options, saved) == []
+        both = replace(options, admin_port=1)
+        assert moved_brokers(both, saved) == []
+        both = replace(options, admin_port=7)
+        assert moved_brokers(both, saved) == [
+            "the admin port 8 for broker-2 is taken: it listens on 2"
+        ]
+        assert moved_brokers(replace(options, port=0), saved) == []
+        assert moved_brokers(replace(options, port=None), saved) == []
 
 
 def test_with_port_0_all_ports_are_free_ones(directory: Directory) -> None:

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import stat
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +162,17 @@ def test_the_password_of_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert "secret" not in refused.output
         assert "abc" not in refused.output
     assert "need each other" in runner.invoke(echo, given[:2]).output
+
+
+def test_times_of_a_token_are_shown_in_words_too(tmp_path: Path) -> None:
+    key = tmp_path / "secret.key"
+    made("create-secret-key", key)
+    times = ("--claim", "sub2=x", "--expires", "1h")
+    token = made("create", "--secret-key", key, "--subject", "alice", *times)
+    told = json.loads(made("show", token, "--output", "json"))
+    assert isinstance(told["exp"], int)
+    lines = dict(line.split(maxsplit=1) for line in made("show", token).splitlines())
+    for name in ("iat", "exp"):
+        number, words = lines[name].split(maxsplit=1)
+        assert number == str(told[name])
+        assert words.strip("()") == datetime.fromtimestamp(told[name], UTC).isoformat()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+from daybook.bookie.errors import ReadUnknownError
 from daybook.clients.ledgers import Limits
 from daybook.clients.ledgers.blocking import Client as LedgerClient
 from daybook.clients.ledgers.blocking import serve
@@ -185,6 +186,19 @@ def test_one_bookie_of_three_may_be_away(filled: Topic) -> None:
     filled.run_there(lambda world: world.stop("b1"))
     assert filled.read(0, 40) == list(range(40))
     assert not filled.brokers_asked
+
+
+def test_a_bookie_that_refuses_a_worker_has_its_options_named(
+    filled: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(url: str, zookeeper: object, bookies: object) -> LedgerClient:
+        raise ReadUnknownError(7, 0, "bookie b1: UNAUTHORIZED")
+
+    monkeypatch.setattr(worker, "ledgers_of", refused)
+    with pytest.raises(
+        LedgerUnreadableError, match=r"set the options bookie\.tls, or bookie\.user"
+    ):
+        filled.read(0, 40, way="bookies")
 
 
 def test_a_worker_without_rights_in_zookeeper_asks_the_broker(
