@@ -17,18 +17,17 @@ names at that moment.  So a chain of redirects has one hop more than there are c
 
 from dataclasses import dataclass
 
-import trio
-
 from daybook.broker.errors import UnavailableError
 from daybook.broker.namespaces import records
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.records import OwnerRecord, Successor
+from daybook.broker.namespaces.shared_reads import SharedReads
 from daybook.broker.ownership.leader import Leader
 from daybook.broker.ownership.membership import Identity, Member, owner_record
 from daybook.broker.ownership.ownership import Ownership
 from daybook.broker.protocol.bundles import BundleName
 from daybook.broker.protocol.ownership import Answer
-from daybook.wire.metadata.store import MetadataError, MetadataStore, Record
+from daybook.wire.metadata.store import MetadataError, MetadataStore
 from daybook.wire.topics import TopicName
 
 _ATTEMPTS = 3  # each fails only if the record came or went between our read and our write
@@ -189,60 +188,3 @@ def _redirect(member: Member, *, authoritative: bool) -> LookupResult:
         service_url_tls=record.pulsar_service_url_tls,
         http_url_tls=record.web_service_url_tls,
     )
-
-
-class _Read:
-    __slots__ = ("done", "error", "known", "record")
-
-    def __init__(self) -> None:
-        self.done = trio.Event()
-        self.known = False  # False at the end: the reading task was cancelled
-        self.record: Record | None = None
-        self.error: MetadataError | None = None
-
-
-class SharedReads:
-    """One read of a record for all callers that ask for it at the same time.
-
-    A caller never gets a value that was read before it asked.  A caller that asks while a read is
-    under way shares the next one.  So a record is read at most twice for any number of callers that
-    ask together.
-    """
-
-    def __init__(self, store: MetadataStore) -> None:
-        self._store = store
-        self._current: dict[str, _Read] = {}  # under way
-        self._next: dict[str, _Read] = {}  # wait for the read that is under way
-
-    async def get(self, path: str) -> Record | None:
-        """Return the record, None if there is none.  Raise MetadataError."""
-        while True:
-            shared = self._next.get(path)
-            if shared is None:
-                shared = await self._read(path)
-            else:
-                await shared.done.wait()
-            if shared.error is not None:
-                raise shared.error
-            if shared.known:
-                return shared.record
-
-    async def _read(self, path: str) -> _Read:
-        read = self._next[path] = _Read()
-        try:
-            current = self._current.get(path)
-            if current is not None:
-                await current.done.wait()
-            del self._next[path]  # Later callers need a read that begins after this one.
-            self._current[path] = read
-            try:
-                read.record = await self._store.get(path)
-            except MetadataError as error:
-                read.error = error
-            read.known = True
-        finally:
-            for reads in (self._next, self._current):
-                if reads.get(path) is read:
-                    del reads[path]
-            read.done.set()
-        return read

@@ -93,7 +93,7 @@ MUTANTS = [
     Mutant(
         id="RQ08",
         rule="a shared read begins after all its callers have asked -> before",
-        module="daybook.broker.service.lookup",
+        module="daybook.broker.namespaces.shared_reads",
         name="SharedReads.get",
         replacement=Edit(
             "shared = self._next.get(path)",
