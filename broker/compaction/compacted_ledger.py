@@ -6,6 +6,10 @@ behind each of the latest reads is remembered.
 
 from collections import OrderedDict
 
+import trio
+
+from daybook.broker.compaction.slices import in_slices
+from daybook.broker.protocol.compaction import last_index
 from daybook.managed_ledger.compacted import CompactedReader
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.reading import LogEntry
@@ -18,6 +22,8 @@ class CompactedLedger:
 
     def __init__(self, reader: CompactedReader) -> None:
         self.reader = reader
+        self._looking = trio.Lock()
+        self._last: tuple[int, tuple[Position, int]] | None = None  # the latest that was looked at
         self._following: OrderedDict[Position, int] = OrderedDict()  # entry ids, by position
 
     async def read(
@@ -35,10 +41,21 @@ class CompactedLedger:
             self._remember(found[-1].position.next_in_ledger(), entry_id + len(found))
         return [entry for entry in found if entry.position <= through]
 
-    async def last(self, through: Position) -> LogEntry | None:
-        """Return the last entry up to `through`."""
+    async def last_message(self, through: Position) -> tuple[Position, int] | None:
+        """Return the last entry up to `through`, and the index of its last message that is left.
+
+        The index is -1 if the entry is no batch.
+        """
         behind = await self._find(through.next_in_ledger())
-        return await self._entry(behind - 1) if behind else None
+        if not behind:
+            return None
+        # Clients may ask without end, and a few bytes can hold hundreds of thousands of messages.
+        async with self._looking:
+            if self._last is None or self._last[0] != behind:
+                entry = await self._entry(behind - 1)
+                index = await in_slices(last_index(entry.data))
+                self._last = (behind, (entry.position, index))
+            return self._last[1]
 
     async def _find(self, position: Position) -> int:
         """Return the id of the first entry at or behind a position."""

@@ -8,13 +8,13 @@ A run has a low priority: it gives way to other tasks after some kilobytes, and 
 pieces for as long as a piece takes at the permitted rate.
 """
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, cast
 
 import trio
 
 from daybook.broker.compaction.compacted_ledger import CompactedLedger
+from daybook.broker.compaction.slices import in_slices
 from daybook.broker.limits import CompactionLimits
 from daybook.broker.protocol.compaction import Selection
 from daybook.broker.topics.topic_log import TopicLog
@@ -24,7 +24,6 @@ from daybook.managed_ledger.reading import LogEntry
 from daybook.wire.rate_limit import RateLimit
 
 _TURN_BYTES = 16 << 10
-ResultT = TypeVar("ResultT")
 
 
 @dataclass(slots=True)
@@ -74,7 +73,7 @@ class Compactor:
 
         async def add(entries: Sequence[LogEntry]) -> None:
             for entry in entries:
-                await _in_slices(selection.add(entry.data))
+                await in_slices(selection.add(entry.data))
                 await self._give_way(len(entry.data))
             progress.keys, progress.removed = selection.keys, selection.removed
 
@@ -91,7 +90,7 @@ class Compactor:
 
         async def rewrite(entries: Sequence[LogEntry]) -> None:
             for entry in entries:
-                data = await _in_slices(selection.rewrite(entry.data))
+                data = await in_slices(selection.rewrite(entry.data))
                 if data is not None:
                     if not writer.fits(data):
                         # A batch that names what is left of it may be larger than before.  As a
@@ -152,13 +151,3 @@ class Compactor:
         if self._worked_bytes >= _TURN_BYTES:
             self._worked_bytes = 0
             await trio.lowlevel.checkpoint()
-
-
-async def _in_slices(work: Generator[None, None, ResultT]) -> ResultT:
-    """Carry out the work, and let other tasks run after each slice of it."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            return cast("ResultT", end.value)
-        await trio.lowlevel.checkpoint()

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 
 from daybook.broker.compaction.topic_compaction import TopicCompaction
 from daybook.broker.dispatch.entries import EntryHead
-from daybook.broker.protocol.compaction import last_index
 from daybook.broker.topics.topic_log import TopicCursor, TopicLog
 from daybook.managed_ledger.ack_set import ENTRIES_MAX, AckSet
 from daybook.managed_ledger.position import Position
@@ -126,8 +125,7 @@ class CompactedSource:
             return of_log
         # A log that is empty may have been trimmed behind the horizon of this subscription.
         through = through if of_log is not None else self._compaction.horizon
-        last = None if through is None else await self._compaction.last(through)
-        return None if last is None else (last.position, last_index(last.data))
+        return None if through is None else await self._compaction.last_message(through)
 
     def _note_read(self, entries: Sequence[LogEntry]) -> None:
         first = self._log.before_first.ledger_id

@@ -163,10 +163,13 @@ class TopicCompaction:
             return []
         return await ledger.read(start, through, max_entries=max_entries, max_bytes=max_bytes)
 
-    async def last(self, through: Position) -> LogEntry | None:
-        """Return the last entry of the compacted ledger up to `through`."""
+    async def last_message(self, through: Position) -> tuple[Position, int] | None:
+        """Return the last entry of the compacted ledger up to `through`, and an index.
+
+        It is that of the last message that is left of the entry, or -1 if the entry is no batch.
+        """
         ledger = await self._opened()
-        return None if ledger is None else await ledger.last(through)
+        return None if ledger is None else await ledger.last_message(through)
 
     async def _opened(self) -> CompactedLedger | None:
         async with self._opening:

@@ -40,6 +40,7 @@ from daybook.broker.namespaces.policy_table import (
 from daybook.broker.namespaces.records import BundlesData, LocalPolicies, PartitionedTopic
 from daybook.broker.protocol.bundles import BundleName, Bundles, bundle_name
 from daybook.wire.errors import MalformedError
+from daybook.wire.metadata.shared_reads import SharedReads
 from daybook.wire.metadata.store import (
     Check,
     MetadataError,
@@ -554,6 +555,8 @@ class MetadataCache(Generic[ValueT]):
         self._decode = decode
         self._on_touched = on_touched
         self._entries: dict[str, _Entry[ValueT]] = {}
+        # The reads of records that are not known.  Many requests may ask for one that is missing.
+        self._unknown = SharedReads(store.get)
 
     async def get(self, path: str) -> ValueT | None:
         """Return the record, None if there is none.  Raise UnavailableError."""
@@ -569,7 +572,10 @@ class MetadataCache(Generic[ValueT]):
                 self._on_touched(path)
 
         try:
-            record = await self._store.get(path, None if entry is None else touched)
+            if entry is None:
+                record = await self._unknown.get(path)
+            else:
+                record = await self._store.get(path, touched)
             if record is not None and entry is None and len(self._entries) < _ENTRIES_MAX:
                 # Only a record that exists gets a watch: clients can ask for any number of names
                 # that do not exist.

@@ -317,18 +317,24 @@ class Selection:
 # -- entries
 
 
-def last_index(data: memoryview) -> int:
-    """Return the index of the last message of an entry that was not removed; -1 for no batch."""
+def last_index(data: memoryview) -> Generator[None, None, int]:
+    """Return the index of the last message of an entry that was not removed, in slices.
+
+    It is -1 if the entry is no batch.
+    """
     metadata, body = _parse(data)
     if metadata is None or not is_batch(metadata):
         return -1
     count = metadata.num_messages_in_batch
     if not metadata.encryption_keys:
         with suppress(WireError):
-            singles, _ = BatchReader().split(_plain(metadata, body), count)
-            return max(
-                (i for i, single in enumerate(singles) if not single.compacted_out), default=-1
-            )
+            last = -1
+            for index, single in enumerate(BatchReader().singles(_plain(metadata, body), count)):
+                if not single.compacted_out:
+                    last = index
+                if index % SLICE_MESSAGES == SLICE_MESSAGES - 1:
+                    yield
+            return last
     return count - 1
 
 

@@ -6,6 +6,9 @@ have neither a request id nor a field for an error (SEND, FLOW, ...) are not ref
 A client that repeats a refused command as soon as it is refused would keep a broker busy forever.
 The first refusal is sent at once.  Each one that follows soon is delayed twice as long as the one
 before it, up to a bound.  A command that was not refused for a while starts again without a delay.
+
+A client that asks for one thing after the other that it may not have, or that does not exist, is
+refused at once only `PACE_BURST` times, and then `PACE_PER_S` times a second.
 """
 
 from collections.abc import Hashable
@@ -23,6 +26,8 @@ T = pb.BaseCommand
 DELAY_MIN_S = 0.01
 DELAY_MAX_S = 1.0
 FORGOTTEN_AFTER_S = 3.0
+PACE_PER_S = 25
+PACE_BURST = 250
 _COMMANDS_MAX = 1_000  # per connection; the ones refused longest ago are forgotten first
 _NAME_CHARS_MAX = 256  # A longer name is remembered by its digest.
 _DIGEST_BYTES = 16
@@ -122,6 +127,20 @@ class Repeats:
             del self._refused[next(iter(self._refused))]
         self._refused[command] = _Refused(delay_s, now_s + delay_s)
         return delay_s
+
+
+class RefusalPace:
+    """The times at which the requests of one connection may be refused."""
+
+    def __init__(self) -> None:
+        self._lately = 0.0  # the number of refusals, which falls by `PACE_PER_S`
+        self._at_s = 0.0
+
+    def delay_s(self, now_s: float) -> float:
+        """Return how long a request that is refused now has to wait for its refusal."""
+        self._lately = max(0.0, self._lately - (now_s - self._at_s) * PACE_PER_S) + 1
+        self._at_s = now_s
+        return max(0.0, (self._lately - PACE_BURST) / PACE_PER_S)
 
 
 def repeated_as(command: int, body: Any) -> Hashable:  # noqa: ANN401  generated messages

@@ -4,7 +4,7 @@ That machine knows of an opening from the moment in which the client asked for i
 arrives meanwhile finds it.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, assert_never
@@ -51,6 +51,7 @@ class ClientConsumers:
         use: ConnectionUse,
         *,
         refuse: Callable[[int, Any, BrokerError], None],
+        hold: Callable[[BrokerError], Awaitable[None]],
     ) -> None:
         self.opened: dict[int, Consumer] = {}
         self._connection = connection
@@ -59,6 +60,7 @@ class ClientConsumers:
         self._queries = queries
         self._openings = Openings("consumer", requests)
         self._refuse = refuse
+        self._hold = hold
         self._use = use
         self._protocol = consuming.ConsumingProtocol(consumers_max=broker.limits.consumers_max)
         self._acks_waiting = 0  # for their receipts
@@ -200,9 +202,11 @@ class ClientConsumers:
         changes = self._rights.changes
         try:
             with scope:
-                found = await self._prepare(body, request)
-        except BrokerError as refused:
-            error = refused
+                try:
+                    found = await self._prepare(body, request)
+                except BrokerError as refused:
+                    error = refused
+                    await self._hold(refused)
         finally:
             self._openings.end(attempt)
         # A volatile subscription that was created for this consumer goes with it.

@@ -4,7 +4,7 @@ That machine knows of an opening from the moment in which the client asked for i
 arrives meanwhile finds it.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, assert_never
 
@@ -52,6 +52,7 @@ class ClientProducers:
         use: ConnectionUse,
         *,
         refuse: Callable[[int, Any, BrokerError], None],
+        hold: Callable[[BrokerError], Awaitable[None]],
     ) -> None:
         self.opened: dict[int, Producer] = {}
         # The topics that this client has appended to since the last `take_appended_to`.
@@ -62,6 +63,7 @@ class ClientProducers:
         self._queries = queries
         self._openings = Openings("producer", requests)
         self._refuse = refuse
+        self._hold = hold
         self._use = use
         self._protocol = producing.ProducingProtocol(
             producers_max=broker.limits.producers_max, ignore_s=broker.config.keep_alive_s
@@ -158,9 +160,11 @@ class ClientProducers:
         changes = self._rights.changes
         try:
             with scope:
-                producer = await self._attach(body, opening)
-        except BrokerError as refused:
-            error = refused
+                try:
+                    producer = await self._attach(body, opening)
+                except BrokerError as refused:
+                    error = refused
+                    await self._hold(refused)
         finally:
             self._openings.end(attempt)
         # The client may have closed the producer, or the topic dropped it, after it was admitted

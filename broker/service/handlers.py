@@ -160,6 +160,7 @@ class Handlers:
             self._requests,
             self._use,
             refuse=self._refusals.refuse,
+            hold=self._refusals.hold,
         )
         self._consumers = ClientConsumers(
             self._connection,
@@ -169,6 +170,7 @@ class Handlers:
             self._requests,
             self._use,
             refuse=self._refusals.refuse,
+            hold=self._refusals.hold,
         )
 
     # -- lifetime
@@ -400,6 +402,7 @@ class Handlers:
                         assert consumer is not None
                         add_move(answer, self._connection, consumer.subscription)
         except BrokerError as error:
+            await self._refusals.hold(error)
             self._refusals.refuse(command, body, error)
             if command == T.UNSUBSCRIBE and consumer is not None:
                 self._tell_closed(consumer)

@@ -2,6 +2,9 @@
 
 Only the answer is delayed.  One timer serves all delayed answers of the connection.  Their number
 is bounded: beyond the bound, the answer that is due next is sent early.
+
+`hold` delays a request itself, in the place that it has among those under way, if its client is
+refused too often.  So the requests behind it wait, too, and cost nothing meanwhile.
 """
 
 from heapq import heappop, heappush
@@ -10,8 +13,8 @@ from typing import Any
 import trio
 from google.protobuf.message import Message
 
-from daybook.broker.errors import BrokerError
-from daybook.broker.protocol.refusals import Repeats, refusal, repeated_as
+from daybook.broker.errors import BrokerError, UnavailableError
+from daybook.broker.protocol.refusals import RefusalPace, Repeats, refusal, repeated_as
 from daybook.broker.service.connection import ClientConnection
 from daybook.broker.service.request_counts import RefusalLog
 from daybook.wire.proto import pulsar_pb2 as pb
@@ -28,6 +31,7 @@ class RefusedRequests:
         self._connection = connection
         self._log = log
         self._repeats = Repeats()
+        self._pace = RefusalPace()
         self._waiting: list[tuple[float, int, Message]] = []  # a heap, by the time of the answer
         self._count = 0  # makes heap items unique: messages cannot be compared
         self._timed = False  # the timer runs
@@ -36,6 +40,14 @@ class RefusedRequests:
     def __len__(self) -> int:
         """Return how many answers are delayed now."""
         return len(self._waiting)
+
+    async def hold(self, error: BrokerError) -> None:
+        """Wait until a request that has this error may be refused."""
+        if isinstance(error, UnavailableError):
+            return  # It is not the client's fault, and the next try may succeed.
+        delay_s = self._pace.delay_s(trio.current_time())
+        if delay_s:
+            await trio.sleep(delay_s)
 
     def refuse(self, command: int, body: Any, error: BrokerError) -> None:  # noqa: ANN401
         """Answer the request with the error, in the form that its kind of request has."""

@@ -1,8 +1,9 @@
 """Refused requests: what counts as a refusal, the delay of a client that repeats one, the log."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
 import structlog
 import trio
 from structlog.testing import CapturingLogger
@@ -10,6 +11,7 @@ from trio.testing import MockClock
 
 from daybook.broker.admin.stats_sums import sum_stats
 from daybook.broker.errors import NotFoundError
+from daybook.broker.protocol.refusals import PACE_BURST, PACE_PER_S
 from daybook.broker.service.refused_requests import REASON_CHARS_MAX
 from daybook.broker.service.request_counts import INTERVAL_S, RefusalLog, RequestCounts
 from daybook.wire.logging import LogLimiter
@@ -132,13 +134,72 @@ async def test_the_answers_that_wait_are_bounded_and_each_comes_once(
     async with open_broker() as cluster:
         client = await cluster.client()
         for number in range(3_000):
-            request = new_schema(pb.Schema.Json)
-            request.request_id = number
-            client.tell(request)
+            client.tell(pb.CommandNewTxn(request_id=number))  # No place is needed to refuse it.
         await client.settle(0.005)
-        assert len(client.bodies(pb.CommandGetOrCreateSchemaResponse)) >= 2_000
-        answers = await client.wait(pb.CommandGetOrCreateSchemaResponse, 3_000)
+        assert len(client.bodies(pb.CommandNewTxnResponse)) >= 2_000
+        answers = await client.wait(pb.CommandNewTxnResponse, 3_000)
         assert sorted(a.request_id for a in answers) == list(range(3_000))
+
+
+def _new_things(count: int) -> Iterator[Any]:
+    for number in range(count):
+        topic = f"persistent://public/missing/{number}"
+        yield pb.CommandGetSchema(topic=topic, request_id=number)
+
+
+def _new_producers(count: int) -> Iterator[Any]:
+    for number in range(count):
+        topic = f"persistent://public/missing/{number}"
+        yield pb.CommandProducer(topic=topic, request_id=number, producer_id=number)
+
+
+def _new_consumers(count: int) -> Iterator[Any]:
+    for number in range(count):
+        yield pb.CommandSubscribe(
+            topic=f"persistent://public/missing/{number}",
+            subscription="s",
+            subType=pb.CommandSubscribe.Shared,
+            request_id=number,
+            consumer_id=number,
+        )
+
+
+@pytest.mark.parametrize("make", [_new_things, _new_producers, _new_consumers])
+async def test_a_client_that_asks_for_ever_new_things_is_refused_at_a_pace(
+    autojump_clock: MockClock, make: Callable[[int], Iterator[Any]]
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        for request in make(1_000):
+            client.tell(request)
+        await trio.sleep(0.01)
+        assert refused(client) == PACE_BURST
+        await trio.sleep(10)
+        assert abs(refused(client) - PACE_BURST - 10 * PACE_PER_S) <= 2
+        # Nobody else waits.
+        other, began = await cluster.client(), trio.current_time()
+        await other.ask(pb.CommandGetSchema(topic="t"), pb.CommandGetSchemaResponse)
+        assert trio.current_time() - began < 0.01
+
+
+def refused(client: Client) -> int:
+    return sum(len(client.bodies(each)) for each in (pb.CommandGetSchemaResponse, pb.CommandError))
+
+
+async def test_what_is_not_the_clients_fault_has_no_pace(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        for number in range(1_000):
+            listener = str(number)
+            client.tell(
+                pb.CommandLookupTopic(
+                    topic=f"t{number}", request_id=number, advertised_listener_name=listener
+                )
+            )
+        await trio.sleep(0.01)
+        answers = client.bodies(pb.CommandLookupTopicResponse)
+        assert {each.error for each in answers} == {pb.ServiceNotReady}
+        assert len(answers) == 1_000
 
 
 async def test_a_client_that_leaves_while_answers_wait_is_forgotten(

@@ -163,4 +163,28 @@ MUTANTS = [
         replacement=Edit("if self.only_reads:", "if not self.idle:"),
         caught_by="tests:tests/wire/test_http.py -k a_reset_ends",
     ),
+    Mutant(
+        id="AN32",
+        rule="a connection whose requests are refused too often is refused later -> at once",
+        module="daybook.broker.service.refused_requests",
+        name="RefusedRequests.hold",
+        replacement=Edit("if delay_s:", "if False:"),
+        caught_by=f"{_BROKER}/test_refusals.py -k refused_at_a_pace",
+    ),
+    Mutant(
+        id="AN33",
+        rule="a request that may succeed later counts for no pace -> it counts",
+        module="daybook.broker.service.refused_requests",
+        name="RefusedRequests.hold",
+        replacement=Edit("if isinstance(error, UnavailableError):", "if False:"),
+        caught_by=f"{_BROKER}/test_refusals.py -k has_no_pace",
+    ),
+    Mutant(
+        id="AN34",
+        rule="those who ask for a missing record share its reads -> each has its own",
+        module="daybook.broker.namespaces.policies",
+        name="MetadataCache.get",
+        replacement=Edit("await self._unknown.get(path)", "await self._store.get(path)"),
+        caught_by="tests:tests/wire/metadata/test_shared_reads.py -k missing_record",
+    ),
 ]

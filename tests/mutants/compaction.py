@@ -249,6 +249,14 @@ MUTANTS = [
         caught_by=_BY_TOPIC,
     ),
     Mutant(
+        id="K16 slices",
+        rule="the last message of a batch is looked for in slices -> at once",
+        module=_RULES,
+        name="last_index",
+        replacement=Edit("if index % SLICE_MESSAGES == SLICE_MESSAGES - 1:", "if False:"),
+        caught_by="tests:tests/broker/protocol/test_compaction.py -k looked_for_in_slices",
+    ),
+    Mutant(
         id="K17",
         rule="reading starts at the first entry at or behind a position -> behind it",
         module=_LEDGER,

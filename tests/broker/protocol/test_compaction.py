@@ -422,7 +422,12 @@ def test_the_number_of_removed_messages() -> None:
     ],
 )
 def test_the_index_of_the_last_message_that_is_left(entry: bytes, index: int) -> None:
-    assert last_index(memoryview(entry)) == index
+    assert whole(last_index(memoryview(entry))) == index
+
+
+def test_the_last_message_of_a_large_batch_is_looked_for_in_slices() -> None:
+    entry = batch([("a", "")] * 10_000)
+    assert len([*last_index(memoryview(entry))]) == 10
 
 
 # -- a model

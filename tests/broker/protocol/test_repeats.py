@@ -1,9 +1,14 @@
 """A command that is refused repeatedly is answered later each time; no other command is delayed."""
 
+import pytest
+
 from daybook.broker.protocol.refusals import (
     DELAY_MAX_S,
     DELAY_MIN_S,
     FORGOTTEN_AFTER_S,
+    PACE_BURST,
+    PACE_PER_S,
+    RefusalPace,
     Repeats,
     repeated_as,
 )
@@ -42,6 +47,18 @@ def test_what_is_remembered_is_bounded() -> None:
         repeats.delay_s(number, 0.0)
     assert len(repeats) <= 1_000
     assert repeats.delay_s(4_999, 0.0) == DELAY_MIN_S
+
+
+def test_refusals_come_at_once_until_there_are_too_many() -> None:
+    pace = RefusalPace()
+    assert not any(pace.delay_s(100.0) for _ in range(PACE_BURST))
+    delays = [pace.delay_s(100.0) for _ in range(3)]
+    assert delays == pytest.approx([1 / PACE_PER_S, 2 / PACE_PER_S, 3 / PACE_PER_S])
+
+
+def test_a_client_that_is_refused_now_and_then_does_not_wait() -> None:
+    pace = RefusalPace()
+    assert not any(pace.delay_s(2 * number / PACE_PER_S) for number in range(5 * PACE_BURST))
 
 
 def test_a_repeat_has_another_request_id_and_the_same_subject() -> None:

@@ -4,8 +4,15 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from daybook.broker.namespaces.policies import MetadataCache
 from daybook.wire.metadata.shared_reads import SharedReads
-from daybook.wire.metadata.store import Record, Stat, StoreUnavailableError
+from daybook.wire.metadata.store import (
+    MetadataStore,
+    Record,
+    SessionState,
+    Stat,
+    StoreUnavailableError,
+)
 
 
 class SlowStore:
@@ -89,3 +96,30 @@ async def test_who_is_cancelled_leaves_the_read_to_another(autojump_clock: MockC
     assert sorted(got) == ["another", "first", "other"]
     assert not reads._current
     assert not reads._next
+
+
+async def test_those_who_ask_for_a_missing_record_share_its_reads(
+    autojump_clock: MockClock,
+) -> None:
+    """A client that asks for topics of a missing namespace does not keep the store busy."""
+
+    class Missing:
+        session_state = SessionState.CONNECTED
+        reads = 0
+
+        async def get(self, path: str, watch: object = None) -> None:
+            self.reads += 1
+            await trio.sleep(1)
+
+    store = Missing()
+    as_store: MetadataStore = store  # type: ignore[assignment]
+    cache = MetadataCache[bytes](as_store, lambda value, _path: value)
+    found: list[bytes | None] = []
+
+    async def ask() -> None:
+        found.append(await cache.get("/a"))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(50):
+            nursery.start_soon(ask)
+    assert (found, store.reads) == ([None] * 50, 2)
