@@ -1,5 +1,6 @@
 """Rules about who a client is and what it may do, broken one at a time."""
 
+from daybook.broker.security.resources import of_topic
 from tests.mutants.patch import Edit, Mutant
 
 _SESSION = "daybook.broker.protocol.session"
@@ -514,5 +515,29 @@ MUTANTS = [
         name="exclusive",
         replacement=Edit("fcntl.flock(directory, fcntl.LOCK_EX)", "pass"),
         caught_by="tests:tests/clients/cli/test_key_files.py",
+    ),
+    Mutant(
+        id="SE76",
+        rule="a refusal about a sink names no topic of others -> it names them",
+        module="daybook.broker.admin.sink_operations",
+        name="of_sink",
+        replacement=lambda _sink, topic: of_topic(topic),
+        caught_by=f"{_TESTS}/test_sink_rights.py -k stranger",
+    ),
+    Mutant(
+        id="SE77",
+        rule="who names a topic of his own learns of no sink -> he learns that there is none",
+        module="daybook.broker.admin.sink_operations",
+        name="SinkOperations.targets_of_state",
+        replacement=Edit("if stored is None or stored.record.source is None:", "if False:"),
+        caught_by=f"{_TESTS}/test_sink_rights.py -k stranger",
+    ),
+    Mutant(
+        id="SE78",
+        rule="the topics of a sink are not known by the right that they need -> by that of Pulsar",
+        module="daybook.broker.security.authorization",
+        name="Authorization.check",
+        replacement=Edit("if not target.sink:", "if True:"),
+        caught_by=f"{_TESTS}/test_sink_rights.py -k stranger",
     ),
 ]
