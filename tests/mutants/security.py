@@ -540,4 +540,25 @@ MUTANTS = [
         replacement=Edit("if not target.sink:", "if True:"),
         caught_by=f"{_TESTS}/test_sink_rights.py -k stranger",
     ),
+    Mutant(
+        id="SE79",
+        rule="no topic is made that looks like a partition -> consumers make thousands",
+        module="daybook.broker.topics.topics",
+        name="Topics._check_partition",
+        replacement=Edit(
+            "if name.partition < partitions:", "if name.partition < (partitions or 1 << 30):"
+        ),
+        caught_by="tests:tests/broker/test_topics.py -k looks_like_a_partition",
+    ),
+    Mutant(
+        id="SE80",
+        rule="a right on a topic is one on its partitions -> on all names like those",
+        module=f"{_SECURITY}.authorization",
+        name="Authorization._is_partition",
+        replacement=Edit(
+            "return topic.partition < await self._policies.newest_partitions(topic.base)",
+            "return True",
+        ),
+        caught_by=f"{_TESTS}/test_sink_rights.py -k each_of_its_topics",
+    ),
 ]

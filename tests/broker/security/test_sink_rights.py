@@ -11,12 +11,14 @@ from daybook.broker.admin import sinks as routes
 from daybook.broker.admin.sink_operations import SinkOperations
 from daybook.broker.errors import NotFoundError
 from daybook.broker.namespaces import records
+from daybook.broker.namespaces.records import PartitionedTopic
 from daybook.broker.security.rights import PATHS
 from daybook.managed_ledger.protocol.sink import SinkPartition, SinkRecord, Source
 from daybook.managed_ledger.sinks.commit import Sinks
 from daybook.managed_ledger.sinks.record import encode_record, record_path
 from daybook.wire.logging import silent_log
 from daybook.wire.metadata.store import MetadataStore
+from daybook.wire.topics import TopicName
 from tests.broker.security.test_rights import (
     Stubs,
     access,
@@ -77,6 +79,8 @@ class World:
 
     async def made(self) -> "World":
         await store_policies(self.store, GRANTS)
+        path = records.partitioned_path(TopicName.parse(MINE))
+        await self.store.create(path, records.encode(PartitionedTopic(2)), make_parents=True)
         return self
 
     async def wrote_to(self, *topics: str) -> None:
@@ -108,6 +112,7 @@ async def test_a_batch_needs_produce_on_each_of_its_topics(method: str, path: st
     for role, topics, expected in [
         ("writer", mine, 204),
         ("writer", {f"{MINE}-partition-1": 0}, 204),
+        ("writer", {f"{MINE}-partition-2": 0}, 403),
         ("writer", {"mine": 0}, 204),
         ("writer", both, 403),
         ("writer", {THEIRS: 0}, 403),
