@@ -196,7 +196,8 @@ class _Broker:
     def note_cut_http_client(self, peer: str, why: str) -> None:
         """Note a client of HTTP that was cut, because it is too slow or breaks the protocol."""
         self.clients.context.request_counts.cut["http"] += 1
-        self.access.audit.note("HTTP", peer, None, refused=PreconditionError(why))
+        refused = PreconditionError(why)
+        self.access.audit.note("HTTP", peer, None, refused=refused, with_credentials=False)
 
     async def start(self, nursery: trio.Nursery) -> RunningBroker:
         on, stored, cluster, access = self.on, self.stored, self.cluster, self.access

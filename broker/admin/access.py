@@ -39,7 +39,14 @@ class Access:
         self._authentication = authentication
         self._authorization = authorization
 
-    async def admit(self, request: Request, right: Right, targets: Targets | None = None) -> None:
+    async def admit(
+        self,
+        request: Request,
+        right: Right,
+        targets: Targets | None = None,
+        *,
+        reads_messages: bool = False,
+    ) -> None:
         """Find out who asks, and keep it in `CALLER` for what is done for the request.
 
         The right is needed on the object that the path names, or on all that `targets` returns.
@@ -62,7 +69,7 @@ class Access:
         except BrokerError as error:
             self._note(request, caller, error)
             raise
-        if request.method not in ("GET", "HEAD"):
+        if request.method not in ("GET", "HEAD") or reads_messages:
             self._note(request, caller)
 
     def _note(
@@ -71,11 +78,19 @@ class Access:
         if self._audit is not None:
             client = request.client
             peer = "" if client is None else f"{client.host}:{client.port}"
-            self._audit.note(request.method, peer, caller, request.scope["path"], error)
+            self._audit.note(
+                request.method,
+                peer,
+                caller,
+                request.scope["path"],
+                error,
+                with_credentials="Authorization" in request.headers
+                or _certificate(request) is not None,
+            )
 
     async def _caller(self, authentication: Authentication, request: Request) -> Caller:
         headers = request.headers
-        certificate: PeerCertificate | None = request.scope.get("state", {}).get(CERTIFICATE)
+        certificate = _certificate(request)
         credentials = of_header(
             headers.get("Authorization", ""),
             headers.get("X-Pulsar-Auth-Method-Name", ""),
@@ -88,6 +103,11 @@ class Access:
         return on_behalf(
             identity, original, proxies=self._config.proxy_roles, proxies_only=proxies_only
         )
+
+
+def _certificate(request: Request) -> PeerCertificate | None:
+    found: PeerCertificate | None = request.scope.get("state", {}).get(CERTIFICATE)
+    return found
 
 
 def _original(header: str) -> str:

@@ -31,7 +31,7 @@ from daybook.broker.errors import (
     UnavailableError,
 )
 from daybook.broker.security.resources import Resource
-from daybook.broker.security.rights import Right, right_of_path
+from daybook.broker.security.rights import READS_MESSAGES, Right, right_of_path
 from daybook.wire.errors import MalformedError
 from daybook.wire.logging import Log
 from daybook.wire.topics import TopicName, check_namespace, url_decode
@@ -219,13 +219,16 @@ class Endpoints(Generic[PartsT]):
         Raise KeyError if `security.rights` has no right for one of them.
         """
         rights = {method: right_of_path(method, path) for method in handlers}
+        reads_messages = path.endswith(READS_MESSAGES)
 
         async def endpoint(request: Request) -> Response:
             method = "GET" if request.method == "HEAD" else request.method
             handler = handlers.get(method)
             if handler is None:
                 return reason(405, f"{request.method} is not possible here")
-            return await self._handle(handler, request, rights[method], targets)
+            return await self._handle(
+                handler, request, rights[method], targets, reads_messages=reads_messages
+            )
 
         return Route(path, endpoint, methods=["GET", "PUT", "POST", "DELETE", "PATCH"])
 
@@ -235,13 +238,15 @@ class Endpoints(Generic[PartsT]):
         request: Request,
         right: Right,
         targets: TargetsOf[PartsT] | None,
+        *,
+        reads_messages: bool,
     ) -> Response:
         call = Call(request, self._parts, self._body_bytes_max)
         try:
             with trio.fail_after(_HANDLER_TIMEOUT_S):
                 if self._access is not None:
                     of_call = None if targets is None else partial(targets, call)
-                    await self._access.admit(request, right, of_call)
+                    await self._access.admit(request, right, of_call, reads_messages=reads_messages)
                 return answer(await handler(call))
         except NotOwnerError as error:
             return _redirect(request, error)

@@ -24,7 +24,7 @@ from daybook.broker.errors import (
     UnavailableError,
 )
 from daybook.broker.security.identity import CALLER
-from daybook.broker.security.resources import Resource, of_topic
+from daybook.broker.security.resources import Resource, of_sink, of_topic
 from daybook.broker.sinks.attempts import StagingAttempts
 from daybook.broker.topics.topics import Topics
 from daybook.managed_ledger.errors import InvalidNameError
@@ -116,18 +116,34 @@ class SinkOperations:
     # -- rights
 
     async def targets(self, name: str, topics: Iterable[str]) -> list[Resource]:
-        """Return the topics that are named, and those to which the sink has written before.
+        """Return the topics that are named, and then those to which the sink has written before.
 
-        Without any, return the sink, on which a super user alone has rights.
+        Without any, return the sink, on which a super user alone has rights.  A refusal of the
+        second ones is the same as that of a sink without topics, or of one that does not exist.
         """
         with translated(name):
             check_name(name)
-            stored = await self.sinks.records.find(name)
-            known = () if stored is None else stored.record.partitions
             named = list(topics)
             check_topics(named)
-            found = {TopicName.parse(topic) for topic in (*named, *known)}
-        return [of_topic(topic) for topic in sorted(found, key=str)] or [Resource(sink=name)]
+            asked = {TopicName.parse(topic) for topic in named}
+            stored = await self.sinks.records.find(name)
+            known = () if stored is None else stored.record.partitions
+            others = {TopicName.parse(topic) for topic in known} - asked
+        found = [of_topic(topic) for topic in sorted(asked, key=str)]
+        found += [of_sink(name, topic) for topic in sorted(others, key=str)]
+        return found or [Resource(sink=name)]
+
+    async def targets_of_state(self, name: str, topics: Iterable[str]) -> list[Resource]:
+        """Return what `targets` does, for a request that only a sink with a batch can answer.
+
+        Before the first batch a super user alone learns if there is a sink.
+        """
+        found = await self.targets(name, topics)
+        with translated(name):
+            stored = await self.sinks.records.find(name)
+        if stored is None or stored.record.source is None:
+            found.append(Resource(sink=name))
+        return found
 
     async def targets_of_abort(self, name: str, body: BatchBody) -> list[Resource]:
         """Return what `targets` does, and the topics of the attempts that are to be deleted.
@@ -135,18 +151,19 @@ class SinkOperations:
         The body may name the attempts of others.  If the topics of one are unknown, only a super
         user has the right.
         """
-        found = set(await self.targets(name, body.topics))
+        found = await self.targets(name, body.topics)
         shares = [share for share in _shares(body) if share is not None]
+        staged: set[Resource] = set()
 
         async def look(share: ShareRef) -> None:
             with translated(name):
                 topics = await self._topics_of(name, share)
-                found.update(of_topic(TopicName.parse(topic)) for topic in topics or ())
+                staged.update(of_sink(name, TopicName.parse(topic)) for topic in topics or ())
             if topics is None:
-                found.add(Resource(sink=name))
+                staged.add(Resource(sink=name))
 
         await ask_each(shares, look)
-        return sorted(found, key=str)
+        return [*found, *staged]
 
     async def _topics_of(self, name: str, share: ShareRef) -> Sequence[str] | None:
         try:
@@ -157,7 +174,7 @@ class SinkOperations:
     def targets_of_attempt(self, name: str, attempt: str) -> list[Resource]:
         """Return the topics of an attempt.  Raise NotFoundError."""
         topics = self._attempts.topics(name, attempt)
-        return [of_topic(TopicName.parse(topic)) for topic in topics] or [Resource(sink=name)]
+        return [of_sink(name, TopicName.parse(topic)) for topic in topics] or [Resource(sink=name)]
 
     # -- staging
 

@@ -50,9 +50,9 @@ def routes(endpoints: Endpoints[SinkOperations]) -> list[Route]:
         "/{sink}/commit": ({"POST": _commit}, _of_batch),
         "/{sink}/abort": ({"POST": _abort}, _of_abort),
         "/{sink}/roll-forward": ({"POST": _roll_forward}, _of_sink),
-        "/{sink}/forget": ({"POST": _forget}, _of_sink),
-        "/{sink}/move": ({"POST": _move}, _of_sink),
-        "/{sink}/resolve": ({"POST": _resolve}, _of_sink),
+        "/{sink}/forget": ({"POST": _forget}, _of_decision),
+        "/{sink}/move": ({"POST": _move}, _of_decision),
+        "/{sink}/resolve": ({"POST": _resolve}, _of_decision),
     }
     return [
         endpoints.route(_ROOT, {"GET": _list}),
@@ -85,7 +85,12 @@ async def _batch(call: SinkCall) -> BatchBody:
 
 async def _of_sink(call: SinkCall) -> Sequence[Resource]:
     """The driver names the topics of its batch, because an empty sink does not know any."""
-    return await call.parts.targets(call.path("sink"), call.queries("topic"))
+    return await call.parts.targets_of_state(call.path("sink"), call.queries("topic"))
+
+
+async def _of_decision(call: SinkCall) -> Sequence[Resource]:
+    """A topic of one's own gives no right to decide about a sink."""
+    return await call.parts.targets(call.path("sink"), ())
 
 
 async def _of_attempt(call: SinkCall) -> Sequence[Resource]:

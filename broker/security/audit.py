@@ -11,7 +11,10 @@ authentication included.  Messages are not.  Credentials and bodies are never pa
 Nobody waits for the file: lines wait in a bounded queue, and a line with `dropped` says how many
 found no room.  Refusals have a bounded number of lines (`refusal_budget`), and a line with `source`
 and `refusals` says how many there were beyond it.  So has an allowed action that is repeated
-(`action_sums`), and a line with `times` says how often it was done beyond that.  The files are
+(`action_sums`), and a line with `times` says how often it was done beyond that.  What was refused
+before any credentials came (TLS that breaks off, bytes that are no protocol, clients without
+credentials) has a budget of its own, so that it hides no wrong credentials: its sums have
+`"credentials": false`.  The files are
 bounded, too (`audit_file`).
 """
 
@@ -77,11 +80,17 @@ class _Refusals:
     time_ms: int
     source: Source
     count: int
+    with_credentials: bool
 
     def encoded(self) -> bytes:
         source = self.source.name if self.source != OTHERS else "others"
         return msgspec.json.encode(
-            {"time": _iso(self.time_ms), "source": source, "refusals": self.count}
+            {
+                "time": _iso(self.time_ms),
+                "source": source,
+                "refusals": self.count,
+                "credentials": self.with_credentials,
+            }
         )
 
 
@@ -129,6 +138,7 @@ class Audit:
         self.dropped = 0  # lines for which there was no room, since the broker started
         self.failures = 0  # attempts to write that have failed
         self.refusals = refusals or RefusalBudget()
+        self.of_strangers = RefusalBudget()  # who have shown no credentials
         self.actions = actions or ActionSums()
         self._path = path
         self._file = AuditFile(Path(path), bytes_max=bytes_max, files_max=files_max)
@@ -150,6 +160,8 @@ class Audit:
         caller: Caller | None,
         target: str = "",
         refused: BrokerError | None = None,
+        *,
+        with_credentials: bool = True,
     ) -> None:
         """Note that somebody did something, or was refused with this error."""
         if not self._path:
@@ -159,7 +171,8 @@ class Audit:
         if refused is None:
             admitted = self.actions.admit(_action(action, peer, caller, target))
         else:
-            admitted = self.refusals.admit(_source(caller, peer))
+            budget = self.refusals if caller or with_credentials else self.of_strangers
+            admitted = budget.admit(_source(caller, peer))
         if admitted:
             # Cut here: lines wait, and clients choose how long the names are.
             reason = None if refused is None else refused.reason[:_CHARS_MAX]
@@ -177,9 +190,11 @@ class Audit:
         """Note what was only counted in the last minute; with `end`, also in this one."""
         now_ms = self._clock.now_ms()
         now_s = now_ms / 1000
-        refusals, actions = self.refusals, self.actions
-        for source, count in refusals.end(now_s) if end else refusals.next_window(now_s):
-            self._add(_Refusals(now_ms, source, count))
+        actions = self.actions
+        for refusals in (self.refusals, self.of_strangers):
+            shown = refusals is self.refusals
+            for source, count in refusals.end(now_s) if end else refusals.next_window(now_s):
+                self._add(_Refusals(now_ms, source, count, shown))
         for what, times in actions.end(now_s) if end else actions.next_window(now_s):
             self._add(_Repeated(now_ms, what, times))
 

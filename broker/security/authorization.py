@@ -4,6 +4,9 @@
     admin of the tenant   everything in the tenant
     other roles           what the policies of the namespace grant, in Pulsar's format
 
+A right on a partitioned topic is one on each of its partitions, and on nothing else whose name ends
+like that of a partition.
+
 Only a super user publishes to the topics that Pulsar's brokers keep for themselves, because brokers
 believe what is in there.
 
@@ -25,6 +28,7 @@ from daybook.broker.security.resources import Resource
 from daybook.broker.security.rights import ON_TOPICS, Right
 from daybook.wire.errors import MalformedError
 from daybook.wire.metadata.store import MetadataStore
+from daybook.wire.topics import TopicName
 
 
 class Authorization:
@@ -35,6 +39,7 @@ class Authorization:
     """
 
     def __init__(self, store: MetadataStore, policies: Policies, config: BrokerConfig) -> None:
+        self._policies = policies
         self.on = config.authorization
         self.changes = 0  # counts the changes of rights that this broker has heard of
         self._supers = frozenset(config.super_users)
@@ -75,16 +80,18 @@ class Authorization:
         if right is Right.BROKER:
             self._check_broker(caller)
             return
-        right = ON_TOPICS.get(right, right)
+        right = told = ON_TOPICS.get(right, right)
         if right is Right.PRODUCE and target.topic is not None and is_system(target.topic):
             right = Right.SUPER_USER
+        if not target.sink:
+            told = right  # The topic of a sink may not be known by the right that it needs.
         for role in caller.roles:
             if not await self._may(role, right, target):
-                raise AuthorizationError(await self._refusal(role, right, target))
+                raise AuthorizationError(await self._refusal(role, told, target))
 
     async def _refusal(self, role: str, right: Right, target: Resource) -> str:
         grants = None
-        if target.namespace and right not in (Right.ADMIN, Right.SUPER_USER):
+        if target.namespace and not target.sink and right not in (Right.ADMIN, Right.SUPER_USER):
             grants = await self._grants.get(records.policies_path(target.namespace))
         return refusal(role, right, target, grants, wildcards=self._wildcards)
 
@@ -118,20 +125,36 @@ class Authorization:
             return False  # It does not exist; a role without rights does not learn that.
         match right:
             case Right.PRODUCE:
-                return self._allow(grants, role, PRODUCE, target)
+                return await self._allow(grants, role, PRODUCE, target)
             case Right.CONSUME:
                 name = target.subscription
                 if name is not None and not grants.allow_subscription(
                     role, name, of_reader=target.of_reader
                 ):
                     return False
-                return self._allow(grants, role, CONSUME, target)
+                return await self._allow(grants, role, CONSUME, target)
             case _:
                 assert right is Right.LOOKUP
-                return any(self._allow(grants, role, each, target) for each in (PRODUCE, CONSUME))
+                return await self._allow(grants, role, PRODUCE, target) or await self._allow(
+                    grants, role, CONSUME, target
+                )
 
-    def _allow(self, grants: Grants, role: str, action: str, target: Resource) -> bool:
-        return grants.allow(role, action, target.topic, wildcards=self._wildcards)
+    async def _allow(self, grants: Grants, role: str, action: str, target: Resource) -> bool:
+        topic, wildcards = target.topic, self._wildcards
+        if not grants.allow(role, action, topic, wildcards=wildcards):
+            return False
+        if topic is None or topic.partition < 0:
+            return True
+        if grants.allow(role, action, topic, wildcards=wildcards, by_base=False):
+            return True
+        return await self._is_partition(topic)
+
+    async def _is_partition(self, topic: TopicName) -> bool:
+        """Return True if it is a partition of its topic, so that rights on that one count."""
+        if topic.partition < await self._policies.partitions(topic.base):
+            return True
+        # Another broker may have just added it.
+        return topic.partition < await self._policies.newest_partitions(topic.base)
 
     async def still_may(self, caller: Caller, right: Right, target: Resource) -> bool | None:
         """Return True if the caller has the right now; None if that is unknown."""

@@ -56,12 +56,21 @@ class Grants:
     prefix_mode: bool = False  # the name of a subscription has to begin with the role
 
     def allow(
-        self, role: str, action: str, topic: TopicName | None, *, wildcards: bool = False
+        self,
+        role: str,
+        action: str,
+        topic: TopicName | None,
+        *,
+        wildcards: bool = False,
+        by_base: bool = True,
     ) -> bool:
-        """Return True if the role may do this on the topic, or in the namespace for None."""
+        """Return True if the role may do this on the topic, or in the namespace for None.
+
+        With `by_base`, a right on the topic of a partition counts for the partition.
+        """
         found = [self.of_namespace]
         if topic is not None:
-            names = {topic.full, topic.base.full}
+            names = {topic.full, topic.base.full} if by_base else {topic.full}
             found += [self.of_topics[name] for name in names if name in self.of_topics]
         return any(_allows(each, role, action, wildcards=wildcards) for each in found)
 

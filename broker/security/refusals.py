@@ -1,8 +1,8 @@
 """The text of a refusal: the role, the right that lacks, the object, and what would help.
 
 It says no more than the request itself, the role's own rights on the object, and the name of a
-subscription that the role may otherwise consume: a stranger does not learn what exists.  The module
-is pure.
+subscription that the role may otherwise consume: a stranger does not learn what exists.  A sink has
+the same refusal whatever its topics are, and if there is none.  The module is pure.
 """
 
 from shlex import quote
@@ -57,6 +57,11 @@ def _of_subscription(role: str, target: Resource, grants: Grants) -> str:
 def _help(role: str, right: Right, target: Resource, grants: Grants | None) -> str:
     if right is Right.METRICS:
         return "the setting metrics_roles of the brokers names who has it"
+    if target.sink:  # The same for each sink, also for one that does not exist.
+        return (
+            "an admin of the tenant of each topic to which it writes may grant it, or decide about"
+            " the sink; a super user sees its topics, if there are any"
+        )
     if right is Right.SUPER_USER or not target.tenant:
         return "the setting super_users of the brokers names the roles that may do this"
     if right is Right.ADMIN:

@@ -14,7 +14,9 @@ class Resource:
     topic: TopicName | None = None
     subscription: str | None = None
     of_reader: bool = False  # the subscription is volatile, and its name was drawn by a client
-    sink: str = ""  # one without topics
+    # A sink without topics; or, with a topic, the sink as whose topic a refusal names it, because
+    # the request has not named it.
+    sink: str = ""
 
     @property
     def without_subscription(self) -> "Resource":
@@ -42,6 +44,11 @@ def of_topic(
 ) -> Resource:
     tenant = topic.namespace.partition("/")[0]
     return Resource(tenant, topic.namespace, topic, subscription, of_reader)
+
+
+def of_sink(sink: str, topic: TopicName) -> Resource:
+    """Return a topic of a sink that a request has not named.  Refusals do not name it either."""
+    return replace(of_topic(topic), sink=sink)
 
 
 def of_namespace(namespace: str, subscription: str | None = None) -> Resource:

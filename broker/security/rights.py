@@ -274,6 +274,10 @@ PATHS: Mapping[tuple[str, str], Right] = dict(_rows())
 assert len(PATHS) == len(list(_rows())), "a path has two rights"
 
 
+READS_MESSAGES = ("/position/{number}", "/examinemessage", "/ledger/{ledger}/entry/{entry}")
+"""The ends of paths whose answers have the payloads of messages: the audit log notes them."""
+
+
 def right_of_command(command: int) -> Right:
     return COMMANDS[command]
 

@@ -106,6 +106,8 @@ class TokenTrust:
 
     def _use(self, keys: tuple[TokenKey, ...]) -> None:
         self._tokens = Tokens(keys, self._rules) if keys else None
+        algorithms = sorted({name for key in keys for name in key.algorithms})
+        self._log.info("tokens may be signed with", algorithms=" ".join(algorithms))
         self._ids = frozenset(key.id for key in keys)
 
     @property

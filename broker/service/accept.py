@@ -139,7 +139,8 @@ class ClientPort:
             why=why,
         )
         if self._audit is not None:
-            self._audit.note("CONNECT", stream.peer, None, refused=AuthenticationError(why))
+            refused = AuthenticationError(why)
+            self._audit.note("CONNECT", stream.peer, None, refused=refused, with_credentials=False)
 
     def _refuse(self, stream: Stream, why: str, *, tells: bool) -> None:
         self.refused += 1
@@ -201,7 +202,9 @@ class ClientPort:
             )
             if self._audit is not None and isinstance(error, TlsError):
                 refused = AuthenticationError(str(error))
-                self._audit.note("CONNECT", stream.peer, None, refused=refused)
+                self._audit.note(
+                    "CONNECT", stream.peer, None, refused=refused, with_credentials=False
+                )
             raise
         self._places.shaken(place)
         return encrypted

@@ -493,7 +493,8 @@ class ClientConnection:
             if self._session.renewal is not session.Renewal.LATE:
                 command = pb.BaseCommand.CONNECT if first else pb.BaseCommand.AUTH_RESPONSE
                 context.refusal_log.refused(command, error, self.peer)
-                self._note(type_name(command), error)
+                shown = bool(credentials.data) or credentials.common_name is not None
+                self._note(type_name(command), error, with_credentials=shown)
                 self._noted = True
         else:
             self._caller = caller
@@ -517,10 +518,14 @@ class ClientConnection:
         if why := self._prove(role if counts else ""):
             raise UnavailableError(why)
 
-    def _note(self, action: str, error: BrokerError | None = None) -> None:
+    def _note(
+        self, action: str, error: BrokerError | None = None, *, with_credentials: bool = True
+    ) -> None:
         # The broker is no client of itself: a line every few seconds would hide those of clients.
         if self._context.audit is not None and not self._is_own_probe:
-            self._context.audit.note(action, self.peer, self._caller, refused=error)
+            self._context.audit.note(
+                action, self.peer, self._caller, refused=error, with_credentials=with_credentials
+            )
 
     def _note_not_renewed(self, effects: list[session.Effect]) -> None:
         """Note that the session has refused the client, whose credentials are not renewed."""
@@ -674,7 +679,7 @@ class ClientConnection:
         )
         if not is_open and not self._noted:
             self._noted = True
-            self._note("CONNECT", NotAllowedError(reason))
+            self._note("CONNECT", NotAllowedError(reason), with_credentials=False)
 
 
 async def _call_later(seconds: float, call: Call) -> None:

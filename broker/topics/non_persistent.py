@@ -419,12 +419,13 @@ class NonPersistentTopics:
             raise NotAllowedError(
                 f"{name} has {partitions} partitions: name one of them, such as {name}-partition-0"
             )
-        if name.partition >= 0 and partitions:
-            if name.partition >= partitions:
-                raise NotAllowedError(
-                    f"{name} does not exist: {name.base} has only {partitions} partitions"
-                )
-        elif not create:
+        if 0 <= name.partition >= partitions:
+            # Another broker may have just added it.
+            partitions = await self._policies.newest_partitions(name.base)
+        if 0 <= name.partition >= partitions:
+            how_many = f"only {partitions}" if partitions else "no"
+            raise NotAllowedError(f"{name} does not exist: {name.base} has {how_many} partitions")
+        if name.partition < 0 and not create:
             raise NotFoundError(f"the topic {name} does not exist")
         if (await self._policies.namespace(name.namespace)).deleted:
             raise NotFoundError(f"the namespace {name.namespace} is being deleted")

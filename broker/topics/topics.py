@@ -667,11 +667,21 @@ class Topics:
                     f" {name}-partition-0"
                 )
             return create
-        if partitions and name.partition >= partitions:
+        if name.partition >= partitions:  # Another broker may have just added it.
+            partitions = await self._policies.newest_partitions(name.base)
+        if name.partition < partitions:
+            return True  # Its partitioned topic exists, so it exists too.
+        if partitions:
             raise NotAllowedError(
                 f"{name} does not exist: {name.base} has only {partitions} partitions"
             )
-        return create or bool(partitions)  # Its partitioned topic exists, so it exists too.
+        # Pulsar has such topics.  None is made, or a right on one topic would make thousands.
+        if create and not await self.exists(name):
+            raise NotAllowedError(
+                f"{name} does not exist, and {name.base} is no partitioned topic: create it with"
+                " its number of partitions, or use a name that does not end like a partition"
+            )
+        return False
 
     async def _run_topic(self, topic: Topic, *, task_status: trio.TaskStatus[None]) -> None:
         """Run the topic.  If it fails, drop it, so that all other topics are unaffected."""

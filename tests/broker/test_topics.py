@@ -388,6 +388,32 @@ async def test_a_topic_that_is_not_there(autojump_clock: MockClock) -> None:
         assert isinstance(await client.producer(), pb.CommandProducerSuccess)
 
 
+@pytest.mark.parametrize("domain", ["", "non-"])
+async def test_no_topic_is_made_that_looks_like_a_partition(
+    domain: str, autojump_clock: MockClock
+) -> None:
+    """A right on one topic would make thousands."""
+    name = TopicName.parse(f"{domain}{TOPIC}")
+    async with open_broker() as cluster:
+        topics = cluster.broker.topics
+        await topics.open(name, create=True)
+        for index in (0, 1023):
+            with pytest.raises(NotAllowedError, match="does not exist"):
+                await topics.open(name.partition_name(index), create=True)
+            assert not await topics.exists(name.partition_name(index))
+
+
+async def test_a_topic_of_pulsar_that_looks_like_a_partition_is_served(
+    autojump_clock: MockClock,
+) -> None:
+    name = NAME.partition_name(7)
+    async with open_broker() as cluster:
+        await cluster.broker.topics.logs.create(name, {})
+        for create in (False, True):
+            assert (await cluster.broker.topics.get(name, create=create)).name == name
+            await cluster.broker.topics.unload(name)
+
+
 async def test_partitions_are_those_that_the_topic_has(autojump_clock: MockClock) -> None:
     async with open_broker(settings={"auto_create_topics": False}) as cluster:
         topics = cluster.broker.topics

@@ -1,5 +1,6 @@
 """Rules about who a client is and what it may do, broken one at a time."""
 
+from daybook.broker.security.resources import of_topic
 from tests.mutants.patch import Edit, Mutant
 
 _SESSION = "daybook.broker.protocol.session"
@@ -533,5 +534,82 @@ MUTANTS = [
         name="ClientConnection._note",
         replacement=Edit("and not self._is_own_probe", "and True"),
         caught_by="tests:tests/broker/security/test_audit.py -k own_port",
+    ),
+    Mutant(
+        id="SE76",
+        rule="a refusal about a sink names no topic of others -> it names them",
+        module="daybook.broker.admin.sink_operations",
+        name="of_sink",
+        replacement=lambda _sink, topic: of_topic(topic),
+        caught_by=f"{_TESTS}/test_sink_rights.py -k stranger",
+    ),
+    Mutant(
+        id="SE77",
+        rule="who names a topic of his own learns of no sink -> he learns that there is none",
+        module="daybook.broker.admin.sink_operations",
+        name="SinkOperations.targets_of_state",
+        replacement=Edit("if stored is None or stored.record.source is None:", "if False:"),
+        caught_by=f"{_TESTS}/test_sink_rights.py -k stranger",
+    ),
+    Mutant(
+        id="SE78",
+        rule="the topics of a sink are not known by the right that they need -> by that of Pulsar",
+        module="daybook.broker.security.authorization",
+        name="Authorization.check",
+        replacement=Edit("if not target.sink:", "if True:"),
+        caught_by=f"{_TESTS}/test_sink_rights.py -k stranger",
+    ),
+    Mutant(
+        id="SE79",
+        rule="no topic is made that looks like a partition -> consumers make thousands",
+        module="daybook.broker.topics.topics",
+        name="Topics._check_partition",
+        replacement=Edit(
+            "if name.partition < partitions:", "if name.partition < (partitions or 1 << 30):"
+        ),
+        caught_by="tests:tests/broker/test_topics.py -k looks_like_a_partition",
+    ),
+    Mutant(
+        id="SE80",
+        rule="a right on a topic is one on its partitions -> on all names like those",
+        module=f"{_SECURITY}.authorization",
+        name="Authorization._is_partition",
+        replacement=Edit(
+            "return topic.partition < await self._policies.newest_partitions(topic.base)",
+            "return True",
+        ),
+        caught_by=f"{_TESTS}/test_sink_rights.py -k each_of_its_topics",
+    ),
+    Mutant(
+        id="SE81",
+        rule="garbage hides no wrong credentials -> both share one budget",
+        module=f"{_SECURITY}.audit",
+        name="Audit.note",
+        replacement=Edit("if caller or with_credentials", "if True"),
+        caught_by=f"{_TESTS}/test_audit.py -k garbage",
+    ),
+    Mutant(
+        id="SE82",
+        rule="requests that read messages are noted -> only those that change something",
+        module="daybook.broker.admin.access",
+        name="Access.admit",
+        replacement=Edit(" or reads_messages:", ":"),
+        caught_by=f"{_TESTS}/test_audit.py -k rest_changes",
+    ),
+    Mutant(
+        id="SE83",
+        rule="a token from the future is refused -> it outlives a revocation of its role",
+        module=f"{_SECURITY}.tokens",
+        name="_FUTURE_S",
+        replacement=1e12,
+        caught_by=f"{_TESTS}/test_tokens.py -k future",
+    ),
+    Mutant(
+        id="SE84",
+        rule="a token with a claim twice is refused -> one of the two counts",
+        module=f"{_SECURITY}.tokens",
+        name="_check_no_claim_twice",
+        replacement=lambda _token: None,
+        caught_by=f"{_TESTS}/test_tokens.py -k twice",
     ),
 ]

@@ -104,6 +104,13 @@ async def test_what_the_rest_changes_or_refuses_is_noted(tmp_path: Path) -> None
     await status(served, "DELETE", topic, **bearer("root"))
     await status(served, "DELETE", topic, **bearer("reader"), X_Original_Principal="reader")
     await status(served, "GET", f"{topic}/stats")
+    reads = [
+        f"{topic}/examinemessage",
+        f"{topic}/ledger/1/entry/2",
+        f"{topic}/subscription/s/position/1",
+    ]
+    for read in reads:
+        await status(served, "GET", read, **bearer("reader"))
     audit._write()
     shown = [
         (each["action"], each["role"], each["object"], each["allowed"]) for each in lines(path)
@@ -112,6 +119,7 @@ async def test_what_the_rest_changes_or_refuses_is_noted(tmp_path: Path) -> None
         ("DELETE", "root", topic, True),
         ("DELETE", "reader", topic, False),
         ("GET", "", f"{topic}/stats", False),
+        *(("GET", "reader", read, True) for read in reads),
     ]
 
 
@@ -349,6 +357,23 @@ async def test_a_flood_of_refusals_has_few_lines_and_its_number(tmp_path: Path) 
     left_out = {each["source"]: each["refusals"] for each in found if "source" in each}
     assert left_out == {"10.0.0.1": 47, "alice": 48}
     assert audit.refusals.left_out == 95
+
+
+def test_garbage_without_credentials_hides_no_wrong_credentials(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    audit = Audit(str(path), FixedClock(), silent_log())
+    no = AuthorizationError("no")
+    for number in range(5_000):
+        peer = f"10.{number // 256}.{number % 256}.1:1"
+        audit.note("CONNECT", peer, None, refused=no, with_credentials=False)
+    audit.note("CONNECT", "127.200.7.1:1", None, refused=no)
+    audit._tell_sums(end=True)
+    audit._write()
+    found = lines(path)
+    assert [each["peer"] for each in found if each.get("peer", "").startswith("127")] != []
+    sums = [each for each in found if "refusals" in each]
+    assert sum(each["refusals"] for each in sums) == 5_000 - (len(found) - len(sums) - 1)
+    assert not any(each["credentials"] for each in sums)
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 20)), max_size=80))

@@ -4,7 +4,7 @@ import pytest
 
 from daybook.broker.security.grants import Grants
 from daybook.broker.security.refusals import refusal
-from daybook.broker.security.resources import CLUSTER, Resource, of_namespace, of_topic
+from daybook.broker.security.resources import CLUSTER, Resource, of_namespace, of_sink, of_topic
 from daybook.broker.security.rights import Right
 from daybook.wire.topics import TopicName
 
@@ -21,7 +21,7 @@ GRANT = "an admin of the tenant shop may run: daybook permissions grant"
         (Right.LOOKUP, of_topic(ORDERS), f"alice produce --topic {BASE} (or consume)"),
         (Right.CONSUME, of_namespace("shop/eu"), f"{GRANT} alice consume --namespace shop/eu"),
         (Right.ADMIN, of_topic(ORDERS), "may run: daybook tenants admins shop --add alice"),
-        (Right.PRODUCE, Resource(sink="s"), "super_users of the brokers"),
+        (Right.PRODUCE, Resource(sink="s"), "a super user sees its topics, if there are any"),
         (Right.SUPER_USER, CLUSTER, "super_users of the brokers"),
         (Right.METRICS, CLUSTER, "metrics_roles of the brokers"),
     ],
@@ -40,6 +40,15 @@ def test_a_stranger_does_not_learn_what_exists() -> None:
         missing = refusal("eve", right, target, None)
         assert refusal("eve", right, target, there) == missing
     assert "billing" not in refusal("eve", Right.CONSUME, target, there)
+
+
+def test_a_refusal_about_a_sink_does_not_tell_its_topics() -> None:
+    missing, there = Resource(sink="s"), of_sink("s", ORDERS)
+    for right in (Right.PRODUCE, Right.ADMIN):
+        said = refusal("eve", right, there, Grants())
+        assert said == refusal("eve", right, missing, None)
+        assert "the topics of the sink s:" in said
+        assert "shop" not in said
 
 
 def test_the_command_keeps_what_the_role_has() -> None:

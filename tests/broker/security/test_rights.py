@@ -274,6 +274,9 @@ class OneTopic:
         del name, topics
         return [of_topic(TopicName.parse(TOPIC))]
 
+    async def targets_of_state(self, name: str, topics: Iterable[str]) -> list[Resource]:
+        return await self.targets(name, topics)
+
     async def targets_of_abort(self, name: str, body: BatchBody) -> list[Resource]:
         del name, body
         return [of_topic(TopicName.parse(TOPIC))]
@@ -306,6 +309,19 @@ async def asked(
     query: bytes = b"",
 ) -> int:
     """Return the status of the answer."""
+    return (await full_answer(of, method, path, headers, body=body, query=query))[0]
+
+
+async def full_answer(
+    of: Starlette,
+    method: str,
+    path: str,
+    headers: Mapping[str, str],
+    *,
+    body: bytes = BODY,
+    query: bytes = b"",
+) -> tuple[int, bytes]:
+    """Return the status of the answer, and its body."""
     sent: list[Any] = []
 
     async def receive() -> Any:
@@ -330,7 +346,7 @@ async def asked(
         "root_path": "",
     }
     await of(scope, receive, send)
-    return int(sent[0]["status"])
+    return int(sent[0]["status"]), b"".join(each.get("body", b"") for each in sent[1:])
 
 
 def access(settings: Any = LOCKED, fields: Any = None) -> tuple[Access, Any]:

@@ -11,13 +11,23 @@ from daybook.broker.admin import sinks as routes
 from daybook.broker.admin.sink_operations import SinkOperations
 from daybook.broker.errors import NotFoundError
 from daybook.broker.namespaces import records
+from daybook.broker.namespaces.records import PartitionedTopic
 from daybook.broker.security.rights import PATHS
-from daybook.managed_ledger.protocol.sink import SinkPartition, SinkRecord
+from daybook.managed_ledger.protocol.sink import SinkPartition, SinkRecord, Source
 from daybook.managed_ledger.sinks.commit import Sinks
 from daybook.managed_ledger.sinks.record import encode_record, record_path
 from daybook.wire.logging import silent_log
 from daybook.wire.metadata.store import MetadataStore
-from tests.broker.security.test_rights import Stubs, access, asked, bearer, status, store_policies
+from daybook.wire.topics import TopicName
+from tests.broker.security.test_rights import (
+    Stubs,
+    access,
+    asked,
+    bearer,
+    full_answer,
+    status,
+    store_policies,
+)
 
 MINE, THEIRS = "persistent://public/default/mine", "persistent://public/default/theirs"
 ROOT = "/admin/v2/daybook/sinks"
@@ -69,13 +79,16 @@ class World:
 
     async def made(self) -> "World":
         await store_policies(self.store, GRANTS)
+        path = records.partitioned_path(TopicName.parse(MINE))
+        await self.store.create(path, records.encode(PartitionedTopic(2)), make_parents=True)
         return self
 
     async def wrote_to(self, *topics: str) -> None:
         """Let the sink `s` have written to these topics."""
         store: MetadataStore = self.store
         partitions = {topic: SinkPartition(1, 0, 0) for topic in topics}
-        value = encode_record(SinkRecord("id", partitions=partitions))
+        source = Source("q", "/checkpoint")
+        value = encode_record(SinkRecord("id", source=source, partitions=partitions))
         await store.create(record_path("s"), value, make_parents=True)
 
     async def ask(
@@ -99,6 +112,7 @@ async def test_a_batch_needs_produce_on_each_of_its_topics(method: str, path: st
     for role, topics, expected in [
         ("writer", mine, 204),
         ("writer", {f"{MINE}-partition-1": 0}, 204),
+        ("writer", {f"{MINE}-partition-2": 0}, 403),
         ("writer", {"mine": 0}, 204),
         ("writer", both, 403),
         ("writer", {THEIRS: 0}, 403),
@@ -170,6 +184,46 @@ async def test_the_state_of_a_sink_is_told_to_those_who_write_by_it(method: str,
     await world.wrote_to(f"{MINE}-partition-0", f"{MINE}-partition-1")
     assert await world.ask("writer", method, f"s{path}") == 204
     assert await world.ask("reader", method, f"s{path}") == 403
+
+
+@pytest.mark.parametrize("theirs", [THEIRS, "persistent://public/default/__change_events"])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", ""), ("POST", "/roll-forward"), *((m, f"/{p}") for m, p in DECISIONS)],
+)
+async def test_a_stranger_does_not_learn_that_there_is_a_sink(
+    method: str, path: str, theirs: str
+) -> None:
+    """Neither does a role that names a topic of its own."""
+    world = await World().made()
+
+    async def ask(role: str, query: str) -> tuple[int, bytes]:
+        where = f"{ROOT}/s{path}"
+        return await full_answer(world.app, method, where, bearer(role), query=query.encode())
+
+    asked = [(role, f"topic={MINE}") for role in ("stranger", "writer")]
+    asked += [(role, "") for role in ("stranger", "writer", "reader")]
+    missing = [await ask(role, query) for role, query in asked]
+    await world.wrote_to(theirs)
+    assert [await ask(role, query) for role, query in asked] == missing
+    assert {code for code, _ in missing} == {403}
+
+
+@pytest.mark.parametrize(("method", "path"), OF_BATCHES)
+async def test_the_refusal_of_a_batch_does_not_tell_where_the_sink_writes(
+    method: str, path: str
+) -> None:
+    world = await World().made()
+    await world.wrote_to(f"{THEIRS}-partition-0")
+    body = json.dumps({"queryId": "q", "batchId": 0, "topics": {MINE: 1}}).encode()
+    where = f"{ROOT}/s/{path}"
+    code, said = await full_answer(world.app, method, where, bearer("writer"), body=body)
+    assert code == 403
+    assert b"on the topics of the sink s:" in said
+    assert b"theirs" not in said
+    code, said = await full_answer(world.app, method, where, bearer("stranger"), body=body)
+    assert code == 403
+    assert MINE.encode() in said  # which it has named
 
 
 async def test_a_driver_names_the_topic_of_an_empty_sink() -> None:

@@ -159,6 +159,32 @@ def test_times_count() -> None:
     assert refused(verifier, signed({"sub": "a", "exp": True})) == "malformed"
 
 
+def test_a_token_that_was_issued_in_the_future_is_refused() -> None:
+    """Otherwise it would outlive a revocation of all older tokens of its role."""
+    assert refused(tokens(), signed({"sub": "alice", "iat": NOW_S + 601})) == "future"
+    ahead = {"sub": "alice", "iat": NOW_S + 599}
+    assert tokens().verify(signed(ahead), NOW_S).role == "alice"
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        b'{"sub": "alice", "iat": 1, "iat": 1800000000}',
+        b'{"sub": "bob", "sub": "alice"}',
+        b'{"sub": "alice", "more": {"a": 1, "a": 2}}',
+    ],
+)
+def test_a_token_that_has_a_claim_twice_is_refused(claims: bytes) -> None:
+    token = jwt.PyJWS().encode(claims, SECRET, algorithm="HS256")
+    assert refused(tokens(), token) == "malformed"
+
+
+def test_a_stranger_does_not_learn_the_algorithms_of_the_keys() -> None:
+    with pytest.raises(WrongCredentialsError) as caught:
+        tokens().verify(jwt.encode({"sub": "alice"}, "", algorithm="none"), NOW_S)
+    assert "HS" not in str(caught.value)
+
+
 def test_the_audience_counts_if_one_is_set() -> None:
     verifier = tokens(ClaimRules(audience="daybook"))
     assert verifier.verify(signed({"sub": "a", "aud": "daybook"}), NOW_S).role == "a"
