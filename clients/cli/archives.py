@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _UNITS = {"": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 _COLUMNS = ("partition", "begin", "end", "files", "rows", "bytes")
+_LONG_STEP_S = 5.0  # a step that takes longer is told of
 _REPLAYED = ("partition", "begin", "next", "end", "messages")
 
 T = TypeVar("T")
@@ -274,30 +275,40 @@ def _table(manifest: "Manifest") -> list[dict[str, Any]]:
 
 
 class _Reported:
-    """The progress of one command on standard error, with its rate."""
+    """The progress of one command on standard error, with its rate and the time now."""
 
     def __init__(self, what: str, unit: str) -> None:
         self._what = what
         self._unit = unit
         self._rows = 0
-        self._took_s = 0.0
+        self._behind = 0
+        self._began_s = self._step_began_s = 0.0
+        self._took_s: float | None = None  # None: it runs
 
     async def run(self, work: Callable[[Report], T]) -> T:
         """Run `work` in a thread, which is left alone if the caller is cancelled."""
         async with open_progress(self._what) as advance:
-            began_s = trio.current_time()
+            self._began_s = trio.current_time()
 
             def show(rows: int, done: int, total: int) -> None:
-                self._rows, self._took_s = rows, trio.current_time() - began_s
-                behind = counted(total - done, self._unit)
-                advance(done, total, f"{self._rate()}, {behind} behind")
+                self._rows, self._behind = rows, total - done
+                self._step_began_s = trio.current_time()
+                advance(done, total, self)
 
             def report(rows: int, done: int, total: int) -> None:
                 trio.from_thread.run_sync(show, rows, done, total)
 
             found = await trio.to_thread.run_sync(work, report, abandon_on_cancel=True)
-            self._took_s = trio.current_time() - began_s
+            self._took_s = trio.current_time() - self._began_s
             return found
+
+    def __str__(self) -> str:
+        """The state now: a step may take minutes, and reports nothing meanwhile."""
+        step_s = trio.current_time() - self._step_began_s
+        parts = [self._rate(), f"{counted(self._behind, self._unit)} behind"]
+        if step_s >= _LONG_STEP_S:
+            parts.append(f"the step under way has taken {step_s:.0f} s so far")
+        return ", ".join(parts)
 
     @property
     def line(self) -> str:
@@ -308,8 +319,9 @@ class _Reported:
         return not self._rows
 
     def _rate(self) -> str:
-        rate = self._rows / self._took_s if self._took_s else 0.0
-        return f"{counted(self._rows, 'message')} in {self._took_s:.1f} s ({rate:,.0f}/s)"
+        took_s = trio.current_time() - self._began_s if self._took_s is None else self._took_s
+        rate = self._rows / took_s if took_s else 0.0
+        return f"{counted(self._rows, 'message')} in {took_s:.1f} s ({rate:,.0f}/s)"
 
 
 def run_reported(what: str, work: Callable[[Report], T], unit: str = "offset") -> T:

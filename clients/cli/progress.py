@@ -18,8 +18,11 @@ from typing import TypeAlias
 import click
 import trio
 
-Advance: TypeAlias = Callable[[float, float, str], None]
-"""A callback with the amount done, the total, and a text on the current step."""
+Advance: TypeAlias = Callable[[float, float, object], None]
+"""A callback with the amount done, the total, and a text on the current step.
+
+The text may be an object whose `str` changes with the time: it is asked for each line.
+"""
 
 _SILENT_S = 2.0  # a shorter wait is not reported
 _AGAIN_S = 10.0
@@ -99,12 +102,11 @@ class _Lines:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._line = f"{what} ..."
+        self._part: tuple[str, object] | None = None  # how much is done, and the text
         self._due = trio.current_time() + _AGAIN_S
 
-    def advance(self, done: float, total: float, now: str) -> None:
-        percent = f"{100 * min(done, total) / total:.0f} %" if total else ""
-        self._line = f"{self._what}: {', '.join(filter(None, (percent, now)))}."
+    def advance(self, done: float, total: float, now: object) -> None:
+        self._part = f"{100 * min(done, total) / total:.0f} %" if total else "", now
         self._say_if_due()  # here as well: some work never yields to `run`
 
     async def run(self) -> None:
@@ -115,7 +117,13 @@ class _Lines:
     def _say_if_due(self) -> None:
         if trio.current_time() >= self._due:
             self._due = trio.current_time() + _AGAIN_S
-            _say(self._line)
+            _say(self._line())
+
+    def _line(self) -> str:
+        if self._part is None:
+            return f"{self._what} ..."
+        percent, now = self._part
+        return f"{self._what}: {', '.join(filter(None, (percent, str(now))))}."
 
 
 @contextmanager
@@ -133,7 +141,7 @@ def _bar(what: str) -> Generator[Advance]:
     with Progress(*columns, console=Console(file=sys.stderr)) as progress:
         task = progress.add_task(what, total=None, now="")
 
-        def advance(done: float, total: float, now: str) -> None:
+        def advance(done: float, total: float, now: object) -> None:
             progress.update(task, completed=done, total=total, now=now)
 
         yield advance

@@ -69,8 +69,18 @@ def spark_installed() -> "Generator[None]":
 def open_spark(name: str, settings: Mapping[str, str]) -> "Generator[SparkSession]":
     """Open the session of a command.  Raise UserError without PySpark."""
     with spark_installed(), ExitStack() as stack:
-        from daybook.clients.pipelines.session import silence, spark_session
+        from daybook.clients.pipelines.quiet import without_java_stacks
+        from daybook.clients.pipelines.session import (
+            has_own_log,
+            is_remote,
+            silence,
+            spark_session,
+        )
 
+        if not has_own_log(settings):
+            stack.enter_context(without_java_stacks())
+        if not is_remote(settings):
+            click.echo("Starting Spark.", err=True)
         with _held_signals():
             spark = stack.enter_context(spark_session(f"daybook {name}", settings))
         try:

@@ -20,16 +20,19 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
-from daybook.clients.pipelines.spec import Parse, SpecError
+from daybook.clients.pipelines.spec import Parse
+from daybook.clients.pipelines.spec_file import WrongKeyError
 
 
 def avro_record(parse: Parse, schema: StructType) -> Callable[[Column], Column]:
-    """Return a function of Spark that decodes a column.  Raise SpecError for a wrong schema."""
+    """Return a function of Spark that decodes a column.  Raise WrongKeyError for a wrong schema."""
     assert parse.avro_schema is not None
     try:
         written = fastavro.parse_schema(json.loads(parse.avro_schema))
     except (ValueError, KeyError, SchemaParseException) as error:
-        raise SpecError(f"[parse] avro_schema: it is no schema of Avro: {error!r}") from None
+        raise WrongKeyError(
+            ("parse", "avro_schema"), f"it is no schema of Avro: {error!r}"
+        ) from None
     kind = to_arrow_type(schema)
 
     def decode(values: pa.Array) -> pa.Array:

@@ -110,7 +110,7 @@ def _own_log(settings: Mapping[str, str]) -> Iterator[None]:
     A variable does that, because a setting of ours would replace the Java options of
     `spark-defaults.conf`.
     """
-    if _LEVEL in settings or _LOG_VARIABLE in os.environ or _has_log_settings():
+    if has_own_log(settings):
         yield
         return
     os.environ[_LOG_VARIABLE] = _LOG.as_uri()
@@ -118,6 +118,11 @@ def _own_log(settings: Mapping[str, str]) -> Iterator[None]:
         yield
     finally:
         del os.environ[_LOG_VARIABLE]
+
+
+def has_own_log(settings: Mapping[str, str]) -> bool:
+    """Return True if the user sets up the log of Spark."""
+    return _LEVEL in settings or _LOG_VARIABLE in os.environ or _has_log_settings()
 
 
 def _has_log_settings() -> bool:

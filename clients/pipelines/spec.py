@@ -8,12 +8,14 @@ before Spark starts.
 import re
 import tomllib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import msgspec
+
+from daybook.clients.pipelines.spec_file import PipelineFile, WrongKeyError
 
 if TYPE_CHECKING:
     from daybook.clients.python.tls import TlsOptions
@@ -90,6 +92,11 @@ class Pipeline:
     dead_letters: str | None = None
     every: str = "1 second"
     spark: Mapping[str, str] = field(default_factory=dict[str, str])
+    file: PipelineFile | None = field(default=None, compare=False)  # None: no file describes it
+
+    def refused(self, error: WrongKeyError) -> SpecError:
+        """Return the error for the user, with the line if there is a file."""
+        return SpecError(f"{error}" if self.file is None else self.file.at(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +124,7 @@ def read_pipeline(path: Path, cluster: Cluster) -> Pipeline:
 
 def parse_pipeline(text: str, path: Path, cluster: Cluster) -> Pipeline:
     """Return the pipeline of the content of a file; relative paths in it begin at the file."""
+    described = PipelineFile(path, text)
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -125,11 +133,11 @@ def parse_pipeline(text: str, path: Path, cluster: Cluster) -> Pipeline:
         file = msgspec.convert(found, _File)
     except msgspec.ValidationError as error:
         where, says = _explained(str(error))
-        raise SpecError(_at(path, text, where, says)) from None
+        raise SpecError(described.at(WrongKeyError(where, says))) from None
     try:
-        return _checked(file, path, cluster)
-    except _WrongError as error:
-        raise SpecError(_at(path, text, error.where, error.says)) from None
+        return replace(_checked(file, path, cluster), file=described)
+    except WrongKeyError as error:
+        raise SpecError(described.at(error)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,33 +262,27 @@ _TABLES: dict[tuple[str, ...], type[msgspec.Struct]] = {
 }
 
 
-class _WrongError(Exception):
-    def __init__(self, where: tuple[str, ...], says: str) -> None:
-        self.where = where
-        self.says = says
-
-
 _NAME_FORMS = "use up to 100 letters, digits, '.', '_' and '-'"
 
 
 def _checked(file: _File, path: Path, cluster: Cluster) -> Pipeline:
     if not _NAME.fullmatch(file.name):
-        raise _WrongError(("name",), f"{file.name!r} is not a name: {_NAME_FORMS}")
+        raise WrongKeyError(("name",), f"{file.name!r} is not a name: {_NAME_FORMS}")
     if not file.checkpoint.strip():
-        raise _WrongError(("checkpoint",), "it is empty: name a directory")
+        raise WrongKeyError(("checkpoint",), "it is empty: name a directory")
     if "spark" in file.spark or any(name.startswith("spark.") for name in file.spark):
-        raise _WrongError(("spark",), "leave 'spark.' away: master = 'local[2]', for example")
+        raise WrongKeyError(("spark",), "leave 'spark.' away: master = 'local[2]', for example")
     source_format, source = _source(file.source, cluster, path.parent)
     _check_duration(("every",), file.every)
     parse = None if file.parse is None else _parse(file.parse, path.parent)
     time = _time(file)
     window = None if file.window is None else _window(file.window)
     if file.dead_letters is not None and parse is None and time is None:
-        raise _WrongError(
+        raise WrongKeyError(
             ("dead_letters",), "every message is a row without [parse] and [time]: leave it away"
         )
     if file.columns is not None and not file.columns:
-        raise _WrongError(("columns",), "name a column at least, such as value = 'value'")
+        raise WrongKeyError(("columns",), "name a column at least, such as value = 'value'")
     return Pipeline(
         name=file.name,
         checkpoint=absolute(file.checkpoint, path.parent),
@@ -305,12 +307,12 @@ def _source(
     given = dict(table)
     format_ = given.pop("format", "daybook")
     if format_ not in ("daybook", "kafka"):
-        raise _WrongError(("source", "format"), f"{format_!r} is neither 'daybook' nor 'kafka'")
+        raise WrongKeyError(("source", "format"), f"{format_!r} is neither 'daybook' nor 'kafka'")
     options = _with_paths(_flat(given, ("source",)), base)
     names = {name.lower() for name in options}
     for name in _OF_THE_PIPELINE:
         if name.lower() in names:
-            raise _WrongError(("source", name), "the pipeline chooses it: leave it away")
+            raise WrongKeyError(("source", name), "the pipeline chooses it: leave it away")
     if not names & {name.lower() for name in _STARTS}:
         options["startingOffsets"] = "earliest"
     if _OPTION_ROWS.lower() not in names:
@@ -321,7 +323,7 @@ def _source(
             options |= {name: value for name, value in ours.items() if name.lower() not in names}
         _check_source(options, _flat(given, ("source",)))
     elif "kafka.bootstrap.servers" not in names:
-        raise _WrongError(("source",), "add kafka.bootstrap.servers = 'HOST:PORT'")
+        raise WrongKeyError(("source",), "add kafka.bootstrap.servers = 'HOST:PORT'")
     elif _ISOLATION not in names:
         options[_ISOLATION] = _COMMITTED
     return format_, options
@@ -333,17 +335,17 @@ def _check_source(options: Mapping[str, str], given: Collection[str]) -> None:
     try:
         parse_options(options, streaming=True)
     except ValueError as error:
-        raise _WrongError(("source", *_option_in(str(error), given)), f"{error}") from None
+        raise WrongKeyError(("source", *_option_in(str(error), given)), f"{error}") from None
 
 
 def _sink(file: _File, cluster: Cluster, base: Path) -> dict[str, str]:
     given = dict(file.sink)
     if given.pop("format", "daybook") != "daybook":
-        raise _WrongError(("sink", "format"), "a pipeline writes to a topic: leave it away")
+        raise WrongKeyError(("sink", "format"), "a pipeline writes to a topic: leave it away")
     options = _with_paths(_flat(given, ("sink",)), base)
     for name in _SINK_OF_THE_PIPELINE:
         if name.lower() in {each.lower() for each in options}:
-            raise _WrongError(("sink", name), "the pipeline chooses it: leave it away")
+            raise WrongKeyError(("sink", name), "the pipeline chooses it: leave it away")
     from daybook.clients.spark.sink_options import SINK_NAMES, parse_sink_options
 
     # The queries add options of their own, so each option has one spelling.
@@ -356,7 +358,7 @@ def _sink(file: _File, cluster: Cluster, base: Path) -> dict[str, str]:
     try:
         parse_sink_options({**options, "checkpointLocation": file.checkpoint}, streaming=True)
     except ValueError as error:
-        raise _WrongError(("sink", *_option_in(str(error), own)), f"{error}") from None
+        raise WrongKeyError(("sink", *_option_in(str(error), own)), f"{error}") from None
     return options
 
 
@@ -391,7 +393,7 @@ def _check_one_cluster(sink: Mapping[str, str]) -> None:
     """Raise an error for a sink whose credentials would be shown to the cluster of the command."""
     once = sink.get("semantics", "exactly-once") == "exactly-once"
     if once and _has_credentials(sink) and ("service.url" in sink) != ("admin.url" in sink):
-        raise _WrongError(
+        raise WrongKeyError(
             ("sink",), "with credentials of its own, it needs both service.url and admin.url"
         )
 
@@ -423,27 +425,29 @@ def _sink_options(options: Mapping[str, str], cluster: Cluster) -> dict[str, str
 def _parse(table: _ParseTable, base: Path) -> Parse:
     if table.format == "json":
         if table.avro_schema is not None:
-            raise _WrongError(("parse", "avro_schema"), "it is for format = 'avro': leave it away")
+            raise WrongKeyError(
+                ("parse", "avro_schema"), "it is for format = 'avro': leave it away"
+            )
         return Parse("json", table.schema)
     if table.avro_schema is None:
-        raise _WrongError(("parse",), "format = 'avro' needs avro_schema = 'FILE.avsc'")
+        raise WrongKeyError(("parse",), "format = 'avro' needs avro_schema = 'FILE.avsc'")
     try:
         return Parse("avro", table.schema, (base / table.avro_schema).read_text())
     except (OSError, UnicodeDecodeError) as error:
-        raise _WrongError(("parse", "avro_schema"), f"it cannot be read: {error}") from None
+        raise WrongKeyError(("parse", "avro_schema"), f"it cannot be read: {error}") from None
 
 
 def _time(file: _File) -> EventTime | None:
     if file.time is None:
         for step in ("deduplicate", "window"):
             if getattr(file, step) is not None:
-                raise _WrongError(
+                raise WrongKeyError(
                     (step,), "it needs the table [time], with late = '10 minutes' for example"
                 )
         return None
     _check_duration(("time", "late"), file.time.late)
     if file.deduplicate is None and file.window is None:
-        raise _WrongError(("time",), "only [deduplicate] and [window] need it: leave it away")
+        raise WrongKeyError(("time",), "only [deduplicate] and [window] need it: leave it away")
     return EventTime(file.time.column, file.time.late)
 
 
@@ -451,7 +455,7 @@ def _deduplicate(file: _File) -> list[str]:
     if file.deduplicate is None:
         return []
     if not file.deduplicate.by:
-        raise _WrongError(("deduplicate", "by"), "name a column at least, such as by = ['id']")
+        raise WrongKeyError(("deduplicate", "by"), "name a column at least, such as by = ['id']")
     return file.deduplicate.by
 
 
@@ -460,13 +464,13 @@ def _window(table: _WindowTable) -> Window:
     if table.slide is not None:
         _check_duration(("window", "slide"), table.slide)
     if not table.columns:
-        raise _WrongError(("window", "columns"), "name an aggregate, such as count = 'count(*)'")
+        raise WrongKeyError(("window", "columns"), "name an aggregate, such as count = 'count(*)'")
     return Window(table.size, table.columns, table.slide, tuple(table.by))
 
 
 def _check_duration(where: tuple[str, ...], text: str) -> None:
     if not _DURATION.fullmatch(text):
-        raise _WrongError(where, f"{text!r} is not a time: {_DURATION_FORMS}")
+        raise WrongKeyError(where, f"{text!r} is not a time: {_DURATION_FORMS}")
 
 
 def _flat(table: Mapping[str, Any], where: tuple[str, ...], prefix: str = "") -> dict[str, str]:
@@ -482,7 +486,7 @@ def _flat(table: Mapping[str, Any], where: tuple[str, ...], prefix: str = "") ->
             case str() | int() | float():
                 found[prefix + name] = str(value)
             case _:
-                raise _WrongError((*where, name), "write a text, a number, true or false")
+                raise WrongKeyError((*where, name), "write a text, a number, true or false")
     return found
 
 
@@ -509,36 +513,3 @@ def _explained(message: str) -> tuple[tuple[str, ...], str]:
     if found := re.fullmatch(r"Object missing required field `(.*)`", says):
         return where, f"the key {found[1]} is missing"
     return where, says[:1].lower() + says[1:]
-
-
-def _at(path: Path, text: str, where: tuple[str, ...], says: str) -> str:
-    line = line_of(text, where)
-    *tables, key = where or ("",)
-    shown = f"[{'.'.join(tables)}] {key}" if tables else key
-    place = f"{path}, line {line}" if line else str(path)
-    return f"{place}: {shown}: {says}" if shown else f"{place}: {says}"
-
-
-def line_of(text: str, where: tuple[str, ...]) -> int | None:
-    """Return the number of the line with a key, or else with the table that it belongs to."""
-    table: tuple[str, ...] = ()
-    wanted = ".".join(where).lower()
-    best, best_length = None, 0
-    for number, line in enumerate(text.splitlines(), 1):
-        if header := re.fullmatch(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(#.*)?", line):
-            table = _parts(header[1])
-            here = table
-        elif key := re.match(r"\s*((?:[\w-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*[\w-]+)*)\s*=", line):
-            here = (*table, *_parts(key[1]))
-        else:
-            continue
-        # A key with dots is written as one, or as tables: both are compared as one text.
-        text_here = ".".join(here).lower()
-        fits = f"{wanted}.".startswith(f"{text_here}.")
-        if fits and len(text_here) > best_length:
-            best, best_length = number, len(text_here)
-    return best
-
-
-def _parts(text: str) -> tuple[str, ...]:
-    return tuple(part.strip(" \t\"'") for part in re.findall(r"\"[^\"]*\"|'[^']*'|[^.]+", text))

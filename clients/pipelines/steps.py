@@ -13,6 +13,7 @@ query fails and names it.
 # (the libraries underneath have no types)
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -20,10 +21,11 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 from pyspark.sql.types import StructField, StructType
 
 from daybook.clients.pipelines.spec import Parse, Pipeline, SpecError, Window
+from daybook.clients.pipelines.spec_file import Key, WrongKeyError
 from daybook.clients.spark.header_marks import as_properties
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 READ = ("key", "keyIsBytes", "value", "topic", "partition", "offset", "timestamp", "eventTime")
 _REASON, _TIME, _BY = "__reason", "__time", "__by"
@@ -33,6 +35,7 @@ _NO_KAFKA = (
     "this Spark has no source for Kafka: add its jars, for example by --spark"
     " spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 )
+_SCHEMA: Key = ("parse", "schema")
 _ORIGIN = ("REAL_TOPIC", "REAL_PARTITION", "REAL_OFFSET", "DEAD_LETTER_REASON")
 
 
@@ -46,10 +49,17 @@ class Frames:
 
 def frames(spark: SparkSession, pipeline: Pipeline) -> Frames:
     """Build the frames.  Raise SpecError for steps that Spark refuses."""
+    try:
+        return _frames(spark, pipeline)
+    except WrongKeyError as error:
+        raise pipeline.refused(error) from None
+
+
+def _frames(spark: SparkSession, pipeline: Pipeline) -> Frames:
     opened = _opened(spark, pipeline)
     if pipeline.time is not None:
-        time = _expression(pipeline.time.column, "[time] column").cast("timestamp")
-        opened = _with_columns(opened, {_TIME: time}, "[time] column")
+        time = _expression(pipeline.time.column, ("time", "column")).cast("timestamp")
+        opened = _with_columns(opened, {_TIME: time}, ("time", "column"))
         missing = F.when(F.col(_TIME).isNull(), F.lit("the time of the row is null"))
         opened = opened.withColumn(_REASON, F.coalesce(F.col(_REASON), missing))
     letters = None
@@ -105,7 +115,7 @@ def _messages(spark: SparkSession, pipeline: Pipeline) -> DataFrame:
     except Exception as error:
         if "Failed to find data source" in str(error):
             raise SpecError(_NO_KAFKA) from None
-        raise SpecError(f"[source]: {first_line(error)}") from None
+        raise WrongKeyError(("source",), first_line(error)) from None
     key, no_headers = F.col("key"), F.array().cast(_HEADERS)
     return found.select(
         "key",
@@ -135,14 +145,12 @@ def _schema(parse: Parse) -> StructType:
     try:
         schema = StructType.fromDDL(parse.schema)
     except Exception as error:
-        raise SpecError(
-            f"[parse] schema: Spark does not understand it: {first_line(error)}"
-        ) from None
+        raise WrongKeyError(_SCHEMA, f"Spark does not understand it: {first_line(error)}") from None
     if not isinstance(schema, StructType):
-        raise SpecError("[parse] schema: write columns, such as 'sensor STRING, degrees DOUBLE'")
+        raise WrongKeyError(_SCHEMA, "write columns, such as 'sensor STRING, degrees DOUBLE'")
     for field in schema.fields:
         if field.name.lower() in _RESERVED:
-            raise SpecError(f"[parse] schema: the name {field.name} is taken: name it otherwise")
+            raise WrongKeyError(_SCHEMA, f"the name {field.name} is taken: name it otherwise")
     return schema
 
 
@@ -221,13 +229,13 @@ def _dead_letters(found: DataFrame, pipeline: Pipeline) -> DataFrame:
 
 def _steps(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
     if pipeline.where is not None:
-        wanted, all_rows = _expression(pipeline.where, "where"), rows
-        rows = _checked("where", lambda: all_rows.where(wanted))
+        wanted, all_rows = _expression(pipeline.where, ("where",)), rows
+        rows = _checked(("where",), lambda: all_rows.where(wanted))
     if pipeline.time is not None:
         rows = rows.withWatermark(_TIME, pipeline.time.late)
     if pipeline.deduplicate:
         names = [f"{_BY}{index}" for index in range(len(pipeline.deduplicate))]
-        where = "[deduplicate] by"
+        where = ("deduplicate", "by")
         keys = [_expression(text, where) for text in pipeline.deduplicate]
         keyed = _with_columns(rows, dict(zip(names, keys, strict=True)), where)
         rows = keyed.dropDuplicatesWithinWatermark(names).drop(*names)
@@ -235,20 +243,25 @@ def _steps(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
     if pipeline.window is not None:
         rows, by = _aggregated(rows, pipeline.window)
     if pipeline.columns is not None:
-        chosen = [_expression(text, "[columns]").alias(n) for n, text in pipeline.columns.items()]
+        chosen = _named(pipeline.columns, ("columns",))
         found = rows
-        return _checked("[columns]", lambda: found.select(*chosen))
+        for name, column in chosen.items():
+            _checked(("columns", name), partial(found.select, column))
+        return _checked(("columns",), lambda: found.select(*chosen.values()))
     return _default_columns(rows, pipeline, by)
 
 
 def _aggregated(rows: DataFrame, window: Window) -> tuple[DataFrame, list[str]]:
     """Return one row for each window and key, and the names of the keys."""
     span = F.window(_TIME, window.size, window.slide or window.size)
-    keys = [_expression(text, "[window] by") for text in window.by]
-    names = _checked("[window] by", lambda: rows.select(*keys)).columns if keys else []
-    sums = [_expression(text, "[window.columns]").alias(n) for n, text in window.columns.items()]
+    keys = [_expression(text, ("window", "by")) for text in window.by]
+    names = _checked(("window", "by"), lambda: rows.select(*keys)).columns if keys else []
+    where = ("window", "columns")
+    sums = _named(window.columns, where)
     grouped = rows.groupBy(span.alias("window"), *keys)
-    found = _checked("[window.columns]", lambda: grouped.agg(*sums))
+    for name, column in sums.items():
+        _checked((*where, name), partial(grouped.agg, column))
+    found = _checked(where, lambda: grouped.agg(*sums.values()))
     ends = [F.col(f"window.{end}").alias(f"window_{end}") for end in ("start", "end")]
     return found.select(*ends, *names, *window.columns), names
 
@@ -270,29 +283,31 @@ def _default_columns(rows: DataFrame, pipeline: Pipeline, by: "Sequence[str]") -
     return rows.select(*kept, F.struct(*fields).alias("value"))
 
 
-def _expression(text: str, where: str) -> Column:
+def _named(texts: "Mapping[str, str]", where: Key) -> dict[str, Column]:
+    return {name: _expression(text, (*where, name)).alias(name) for name, text in texts.items()}
+
+
+def _expression(text: str, where: Key) -> Column:
     try:
         return F.expr(text)
     except Exception as error:
-        raise SpecError(f"{where}: {text!r} is not SQL: {first_line(error)}") from None
+        raise WrongKeyError(where, f"{text!r} is not SQL: {first_line(error)}") from None
 
 
-def _with_columns(rows: DataFrame, columns: dict[str, Column], where: str) -> DataFrame:
+def _with_columns(rows: DataFrame, columns: dict[str, Column], where: Key) -> DataFrame:
     return _checked(where, lambda: rows.withColumns(columns))
 
 
-def _checked(where: str, make: "Callable[[], DataFrame]") -> DataFrame:
-    """Return a frame whose columns Spark has resolved.  Raise SpecError for wrong expressions.
+def _checked(where: Key, make: "Callable[[], DataFrame]") -> DataFrame:
+    """Return a frame whose columns Spark has resolved.  Raise WrongKeyError for wrong expressions.
 
     Spark reads the text of an expression when a frame is made of it, and not before.
     """
     try:
         made = make()
         made.schema  # noqa: B018  resolves the names
-    except SpecError:
-        raise
     except Exception as error:
-        raise SpecError(f"{where}: {first_line(error)}") from None
+        raise WrongKeyError(where, first_line(error)) from None
     return made
 
 

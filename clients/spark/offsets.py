@@ -12,7 +12,7 @@ the broker tells, is then another one, so old offsets are never taken for those 
 # (the libraries underneath have no types)
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Literal, NamedTuple, TypeAlias
@@ -22,6 +22,7 @@ from daybook.wire.topics import TopicName
 
 EARLIEST = -2  # the same numbers as in Spark's Kafka source
 LATEST = -1
+_YEAR_2000_S = 946_684_800
 
 Bound: TypeAlias = Literal["earliest", "latest"]
 
@@ -130,7 +131,23 @@ def parse_offsets(text: str, topic: str | None, option: str) -> OffsetSpec:
 def parse_times(text: str, topic: str | None, option: str) -> PartitionValues:
     """Parse JSON as `parse_offsets` does, with milliseconds since 1970 in place of offsets."""
     advice = 'write milliseconds since 1970, such as {"topic": {"0": 1764000000000}}'
-    return _parse_json(text, topic, option, advice, 0)
+    found = _parse_json(text, topic, option, advice, 0)
+    check_milliseconds(found.values(), option)
+    return found
+
+
+def check_milliseconds(times: Iterable[int], option: str) -> None:
+    """Raise ValueError for a time that is of this century if it is in seconds, and else of 1970.
+
+    Such a query would read everything, or nothing.  Smaller numbers are left alone: 0 is a usual
+    word for the beginning.
+    """
+    for time in times:
+        if _YEAR_2000_S <= time < _YEAR_2000_S * 1000:
+            raise ValueError(
+                f"{option}: {time} is a time in seconds, and milliseconds since 1970 are expected:"
+                f" write {time * 1000}"
+            )
 
 
 def _parse_json(

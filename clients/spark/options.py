@@ -20,6 +20,7 @@ from daybook.clients.spark.offsets import (
     OffsetRange,
     OffsetSpec,
     PartitionValues,
+    check_milliseconds,
     parse_offsets,
     parse_times,
 )
@@ -299,6 +300,7 @@ def _bounds(given: Mapping[str, str], side: str, topic: str | None) -> Bounds | 
     if name == f"{side}Timestamp":
         if not re.fullmatch(r"[0-9]{1,15}", text.strip()):
             raise ValueError(f"{name}={text!r} is not a time in milliseconds since 1970")
+        check_milliseconds([int(text)], name)
         return AtTimes(int(text), name, end_if_none)
     return AtTimes(parse_times(text, topic, name), name, end_if_none)
 

@@ -5,7 +5,8 @@ user together with the traceback, which hides the sentence that says what to do.
 
 A worker leaves the traceback away if its environment has SPARK_HIDE_TRACEBACK, and it ends after an
 error.  So the variable is set at the last moment, and only for errors that Daybook means for the
-user.  Everything else keeps its traceback, because it is a defect.  The logger `daybook.spark` has
+user.  These name the options of a query, also if a client underneath has other names for them.
+Everything else keeps its traceback, because it is a defect.  The logger `daybook.spark` has
 all tracebacks at level DEBUG.
 """
 
@@ -17,6 +18,8 @@ from collections.abc import Callable, Iterator
 from functools import wraps
 from types import TracebackType
 from typing import ParamSpec, TypeVar
+
+from daybook.clients.spark.option_names import in_options
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -52,7 +55,10 @@ def each_in_one_sentence(items: Iterator[_T]) -> Iterator[_T]:
 
 def _shorten(error: Exception) -> None:
     _log.debug("this error ends the work of a Spark process", exc_info=error)
-    if is_meant_for_users(error) and _is_worker():
+    if not is_meant_for_users(error):
+        return
+    error.args = tuple(in_options(each) if isinstance(each, str) else each for each in error.args)
+    if _is_worker():
         os.environ[_HIDE] = "1"
 
 

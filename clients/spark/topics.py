@@ -36,6 +36,7 @@ from daybook.clients.spark.offsets import (
     check_partitions,
     resolve,
 )
+from daybook.clients.spark.option_names import in_options
 from daybook.clients.spark.options import AtTimes, Bounds
 from daybook.clients.spark.selection import Selection
 from daybook.clients.spark.typed_schema import TopicSchema, contents
@@ -87,6 +88,7 @@ class TopicOffsets:
         self._tls = tls
         self._credentials = credentials
         self._client: blocking.Client | None = None
+        self._told_of_nothing = False
         self._ledgers: dict[str, TopicLedgers] = {}  # that came with offsets, until they are taken
 
     @property
@@ -209,6 +211,14 @@ class TopicOffsets:
             return list(self._selection.shown)
         parsed = TopicPattern.parse(re.compile(pattern))
         found = parsed.select(self.client.topics(parsed.namespace))
+        if not found and not self._told_of_nothing:
+            self._told_of_nothing = True
+            _log.warning(
+                "no topic of %s matches subscribePattern=%r as a whole, so the query reads nothing"
+                " now: `daybook topics list` shows the topics",
+                parsed.namespace,
+                pattern,
+            )
         return sorted(topic.full for topic in found)
 
     def _partitions(self, topic: str) -> dict[Partition, str]:
@@ -318,11 +328,11 @@ class KnownOffsets:
                 raise
             if self._away_since is None:
                 self._away_since = began
-                _log.warning("the stream waits for brokers: %s", error)
+                _log.warning("the stream waits for brokers: %s", in_options(str(error)))
             away_s = self._now() - self._away_since
             if away_s >= self._timeout_s:
                 raise UnavailableError(
                     f"the brokers have not answered for {away_s:.0f} s, longer than outageTimeout:"
-                    f" {error}"
+                    f" {in_options(str(error))}"
                 ) from error
             return None

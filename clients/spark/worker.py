@@ -28,6 +28,7 @@ from daybook.clients.python import blocking
 from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.tls import TlsOptions
 from daybook.clients.spark.credential_options import ANONYMOUS, QueryCredentials
+from daybook.clients.spark.option_names import in_options
 
 _log = logging.getLogger(__name__)
 _READ_BYTES = 5 << 19
@@ -138,10 +139,12 @@ def note_away(url: str, why: object) -> None:
         kept.warned = True
         _log.warning(
             "the ledgers at %s cannot be read here, so the brokers are asked for all messages (%s);"
-            " make ZooKeeper and the bookies reachable for Spark's workers (zookeeper.user and"
-            " zookeeper.password.file, if ZooKeeper refuses access), or set read=brokers",
+            " make ZooKeeper and the bookies reachable for Spark's workers (zookeeper.tls with"
+            " tls.trusted, if ZooKeeper has TLS; zookeeper.user and zookeeper.password.file, if it"
+            " asks who connects; bookie.tls, bookie.user and bookie.password.file, if bookies do),"
+            " or set read=brokers",
             url,
-            why,
+            in_options(str(why)),
         )
 
 

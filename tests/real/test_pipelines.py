@@ -244,10 +244,11 @@ def test_a_copy_that_is_asked_to_stop_ends_after_the_batch_under_way(
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        ('where = "', 'where = "degrees >> > 1 and ', "where: .*[Ss]yntax"),
-        ('where = "', 'where = "degres > 1 and ', "where: .*degres"),
-        ('column = "at"', 'column = "att"', r"\[time\] column: .*att"),
-        ('by = ["id"]', 'by = ["ident"]', r"\[deduplicate\] by: .*ident"),
+        ('where = "', 'where = "degrees >> > 1 and ', "line 3: where: .*[Ss]yntax"),
+        ('where = "', 'where = "degres > 1 and ', "line 3: where: .*degres"),
+        ('column = "at"', 'column = "att"', r"line [0-9]+: \[time\] column: .*att"),
+        ('by = ["id"]', 'by = ["ident"]', r"line [0-9]+: \[deduplicate\] by: .*ident"),
+        ("max(", "maxx(", r"line [0-9]+: \[window.columns\] \w+: .*maxx"),
     ],
 )
 def test_wrong_sql_is_named_with_its_step(

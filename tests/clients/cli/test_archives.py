@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 import pytest
+import trio
+import trio.testing
 from click.testing import CliRunner, Result
 
 from daybook.clients.cli import archives
@@ -82,6 +84,22 @@ def test_archive_shows_a_table_and_says_how_fast_it_was(
     ((session, job),) = work.calls
     assert session is spark
     assert job == run.ArchiveJob("pulsar://h:1", "orders", tmp_path, 2048, 10_000_000)
+
+
+async def test_a_long_step_is_told_with_the_time_that_it_takes(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    reported = archives._Reported("Archiving orders", "offset")
+    await reported.run(lambda report: report(100, 100, 300))
+    reported._took_s = None
+    await trio.sleep(4)
+    assert str(reported) == "100 messages in 4.0 s (25/s), 200 offsets behind"
+    await trio.sleep(6)
+    assert str(reported) == (
+        "100 messages in 10.0 s (10/s), 200 offsets behind,"
+        " the step under way has taken 10 s so far"
+    )
 
 
 def test_archive_compacts_if_it_is_asked_to(

@@ -111,6 +111,27 @@ async def test_where_nobody_looks_there_is_a_line_every_ten_seconds(
     ]
 
 
+class Elapsed:
+    def __str__(self) -> str:
+        return f"{trio.current_time() - self.began_s:.0f} s"
+
+    def __init__(self) -> None:
+        self.began_s = trio.current_time()
+
+
+async def test_a_line_says_the_time_now_also_if_nothing_was_reported_meanwhile(
+    autojump_clock: trio.testing.MockClock, capsys: Capture
+) -> None:
+    del autojump_clock
+    async with open_progress("Archiving") as advance:
+        advance(0, 20, Elapsed())
+        await trio.sleep(20.5)
+    assert capsys.readouterr().err.splitlines() == [
+        "Archiving: 0 %, 10 s.",
+        "Archiving: 0 %, 20 s.",
+    ]
+
+
 async def test_work_that_lets_no_other_task_run_is_told_of(
     mock_clock: trio.testing.MockClock, capsys: Capture
 ) -> None:

@@ -122,7 +122,10 @@ def test_a_signal_ends_the_work_with_a_sentence_after_spark_has_ended(
     ):
         signal.raise_signal(number)
     assert ended.value.code == 128 + number
-    assert capsys.readouterr().err == "Stopped. Run the command again to go on.\n"
+    assert capsys.readouterr().err.splitlines() == [
+        "Starting Spark.",
+        "Stopped. Run the command again to go on.",
+    ]
     assert started == ["daybook x", "up", "level OFF", "down"]
     assert signal.getsignal(number) is before
 
@@ -141,6 +144,7 @@ def test_a_signal_during_the_start_of_spark_waits_for_its_end(
         work.append("begun")
     assert ended.value.code == 130
     assert capsys.readouterr().err.splitlines() == [
+        "Starting Spark.",
         "Stopping as soon as Spark has started.",
         "Stopped. Run the command again to go on.",
     ]

@@ -10,7 +10,8 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
 
 from daybook.clients.pipelines.avro import avro_record, decoded, structs
-from daybook.clients.pipelines.spec import Parse, SpecError
+from daybook.clients.pipelines.spec import Parse
+from daybook.clients.pipelines.spec_file import WrongKeyError
 
 FIELDS = [
     {"name": "id", "type": "string"},
@@ -52,5 +53,5 @@ def test_a_field_of_another_type_than_its_column_is_null_in_its_own_row_only() -
 
 @pytest.mark.parametrize("schema", ["no JSON", json.dumps({"type": "unknown"}), "{}"])
 def test_a_schema_that_is_none_is_refused(schema: str) -> None:
-    with pytest.raises(SpecError, match="avro_schema"):
+    with pytest.raises(WrongKeyError, match="avro_schema"):
         avro_record(Parse("avro", "id STRING", schema), COLUMNS)

@@ -1,5 +1,6 @@
 """A file that describes a pipeline: what it means, and the sentences for what is wrong in it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,10 @@ from daybook.clients.pipelines.spec import (
     SpecError,
     Window,
     copy_pipeline,
-    line_of,
     parse_pipeline,
     read_pipeline,
 )
+from daybook.clients.pipelines.spec_file import PipelineFile, WrongKeyError, line_of
 from daybook.clients.spark.credential_options import QueryCredentials
 
 CLUSTER = Cluster("pulsar://here:6650", "http://here:8080")
@@ -202,6 +203,15 @@ def test_kafka_needs_an_address() -> None:
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"none.toml cannot be read: No such file"):
         read_pipeline(tmp_path / "none.toml", CLUSTER)
+
+
+def test_an_error_of_spark_has_its_line_and_key_if_a_file_describes_the_pipeline() -> None:
+    error = WrongKeyError(("window", "columns", "Sum"), "there is no column x")
+    file = PipelineFile(Path("file.toml"), 'name = "a"\n[window]\nsize = "1 d"\ncolumns.Sum = "x"')
+    made = parsed(SMALL)
+    says = "[window.columns] Sum: there is no column x"
+    assert str(replace(made, file=file).refused(error)) == f"file.toml, line 4: {says}"
+    assert str(replace(made, file=None).refused(error)) == says
 
 
 @pytest.mark.parametrize(

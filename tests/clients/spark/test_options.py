@@ -71,6 +71,10 @@ def test_options_have_their_defaults_and_any_case() -> None:
         ({"minOffsetsPerTrigger": "9", "maxTriggerDelay": "5"}, True, "a number and a unit"),
         ({"outageTimeout": "5 weeks"}, True, "a number and a unit"),
         ({"startingTimestamp": "yesterday"}, True, "milliseconds"),
+        ({"startingTimestamp": "1764000000"}, True, "seconds, .* write 1764000000000"),
+        ({"startingTimestamp": "946684799999"}, True, "is a time in seconds"),
+        ({"endingTimestamp": "946684800"}, False, "is a time in seconds"),
+        ({"startingOffsetsByTimestamp": '{"t": {"0": 1764000000}}'}, True, "in seconds"),
         ({"startingTimestamp": "5", "startingOffsets": "latest"}, True, "exclude each other"),
         ({"startingOffsetsByTimestamp": "5"}, True, "milliseconds"),
         ({"startingOffsetsByTimestampStrategy": "latest"}, True, "needs startingTimestamp"),
@@ -115,6 +119,8 @@ def test_a_query_may_begin_and_end_at_times() -> None:
     assert options.starting == AtTimes(5, "startingTimestamp", end_if_none=False)
     expected = {Partition(T, 0): 7}
     assert options.ending == AtTimes(expected, "endingOffsetsByTimestamp", end_if_none=True)
+    for time in (0, 946684799, 946684800000):
+        assert parse_options(BASE | {"startingTimestamp": f"{time}"}, streaming=True)
     lenient = BASE | {"startingTimestamp": "5", "startingOffsetsByTimestampStrategy": "Latest"}
     found = parse_options(lenient, streaming=True).starting
     assert found == AtTimes(5, "startingTimestamp", end_if_none=True)

@@ -17,6 +17,10 @@ class FakeClient:
     def __init__(self) -> None:
         self.asked: list[tuple[str, ...]] = []
 
+    def topics(self, namespace: str) -> list[str]:
+        assert namespace == "public/default"
+        return [TOPIC]
+
     def partitions(self, topic: str, *, create: bool) -> int:
         assert (topic, create) == (TOPIC, False)
         return 2
@@ -69,3 +73,14 @@ def test_ledgers_that_were_taken_are_asked_for_again(
     topics.held()
     topics.ledgers(f"{TOPIC}-partition-0")
     assert client.asked[2:] == [("0", "1"), ("0",)]
+
+
+def test_a_pattern_that_matches_no_topic_is_told_once(
+    client: FakeClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(TopicOffsets, "client", client)
+    topics = TopicOffsets("x", parse_selection({"subscribepattern": "zzz.*"}), ClientLimits())
+    for _ in range(2):
+        assert not topics.held().partitions
+    (record,) = caplog.records
+    assert "no topic of public/default matches subscribePattern='zzz.*'" in record.getMessage()

@@ -102,10 +102,12 @@ def test_ledgers_that_are_out_of_reach_are_left_alone_for_a_while_with_one_warni
     monkeypatch.setattr(worker, "monotonic", lambda: now_s)
     assert not worker.are_away("zk://a/ledgers")
     for _ in range(2):
-        worker.note_away("zk://a/ledgers", LedgerError("no session"))
+        worker.note_away("zk://a/ledgers", LedgerError("it has TLS (zookeeper_tls)"))
     assert worker.are_away("zk://a/ledgers")
     assert not worker.are_away("zk://b/ledgers")
     (record,) = caplog.records
     assert "set read=brokers" in record.getMessage()
+    assert "(it has TLS (zookeeper.tls))" in record.getMessage()
+    assert "zookeeper.tls with tls.trusted" in record.getMessage()
     now_s += 61
     assert not worker.are_away("zk://a/ledgers")
