@@ -9,6 +9,7 @@ The certificates of the brokers are made out to `localhost` alone, so the same p
 """
 
 import os
+import ssl
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -25,7 +26,7 @@ from daybook.clients.python.tls import TlsOptions
 from daybook.clients.testing.standalone import ANY_PORTS, StandaloneProcess
 from tests.harness.certificates import Authority
 from tests.harness.issuer import Issuer
-from tests.harness.processes import ServerProcess
+from tests.harness.processes import PATIENCE_S, ServerProcess
 
 SECRET = bytes(range(100, 164))
 PASSWORD = "correct horse battery staple"
@@ -88,6 +89,8 @@ class SecureCluster:
     def start(self, hosts: tuple[str, ...] = ("localhost",), **settings: object) -> None:
         """Start both brokers, with certificates for `hosts`; end those that run.
 
+        A broker starts only with a certificate for its own host, so one for another host takes the
+        place of that later.
         `settings` replace those of the cluster; None leaves one out.
         """
         self.stop()
@@ -107,7 +110,7 @@ class SecureCluster:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("SSL_CERT_FILE", str(self.authority.trusted))  # It signs for the issuer.
             for index in range(2):
-                issued = self.authority.issue(f"broker-{index}", hosts=hosts)
+                issued = self.authority.issue(f"broker-{index}", hosts=("localhost",))
                 own: dict[str, Any] = {
                     "tls_certificate": issued.certificate,
                     "tls_key": issued.key,
@@ -117,6 +120,18 @@ class SecureCluster:
                 self.brokers.append(ServerProcess.broker(log, **own))
         for process in self.brokers:
             process.read_ready()
+        if hosts != ("localhost",):
+            self._certify_and_wait(hosts)
+
+    def _certify_and_wait(self, hosts: tuple[str, ...]) -> None:
+        """Exchange the certificates of the brokers, and return when they are in force."""
+        ports = [("localhost", int(process.ready["tls_port"])) for process in self.brokers]
+        before = [ssl.get_server_certificate(port) for port in ports]
+        self.certify(self.authority, hosts)
+        deadline = time.monotonic() + PATIENCE_S
+        while any(ssl.get_server_certificate(p) == b for p, b in zip(ports, before, strict=True)):
+            assert time.monotonic() < deadline, "the brokers keep their former certificates"
+            time.sleep(0.2)
 
     def trust(self, authorities: bytes) -> None:
         """Exchange the authorities that brokers and clients trust."""

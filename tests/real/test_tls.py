@@ -43,17 +43,16 @@ class Secure:
     certificates: list[Issued]
 
     def start(self, name: str, **settings: Any) -> ServerProcess:
-        return ServerProcess.broker(
-            self.directory / f"{name}.log",
-            zookeeper=self.zookeeper,
-            port=-1,
-            http_port=-1,
-            tls_port=0,
-            https_port=0,
-            tls_trusted=self.authority.trusted,
-            tls_client_certificates="optional",
-            **settings,
-        )
+        common: dict[str, Any] = {
+            "zookeeper": self.zookeeper,
+            "port": -1,
+            "http_port": -1,
+            "tls_port": 0,
+            "https_port": 0,
+            "tls_trusted": self.authority.trusted,
+            "tls_client_certificates": "optional",
+        }
+        return ServerProcess.broker(self.directory / f"{name}.log", **{**common, **settings})
 
     @property
     def trusted(self) -> str:
@@ -150,8 +149,14 @@ def test_the_official_client_refuses_another_authority_and_another_host(secure: 
         with_wrong_authority.create_producer("refused")
     with_wrong_authority.close()
     certificate = secure.authority.issue("elsewhere", hosts=("elsewhere",))
-    settings = {"tls_certificate": certificate.certificate, "tls_key": certificate.key}
-    elsewhere = secure.start("elsewhere", **settings)
+    # A broker that knew the authority would not start: other brokers could not reach it.
+    elsewhere = secure.start(
+        "elsewhere",
+        tls_certificate=certificate.certificate,
+        tls_key=certificate.key,
+        tls_trusted="",
+        tls_client_certificates="off",
+    )
     try:
         url = f"pulsar+ssl://127.0.0.1:{elsewhere.read_ready().ready['tls_port']}"
         wrong_host = secure.official(url, timeout=3)
