@@ -121,7 +121,7 @@ def _line_of(token: str) -> str:
     token_id = claims.get("jti")
     if token_id is not None and str(token_id).isprintable() and str(token_id).strip():
         line = f"id {token_id}"
-        if parse(f"{line}\n".encode()).ids == {str(token_id)}:
+        if parse(f"{line}\n".encode()).ids == frozenset((str(token_id),)):
             return line
     return f"digest {digest_of(token).hex()}"
 
@@ -136,18 +136,18 @@ def _time(before: str | None) -> str:
 
 def _check_line(line: str, token_id: str | None, role: str | None) -> None:
     """Raise UserError unless a broker would read just this id or this role in the line."""
-    from daybook.broker.security.revoked import parse
+    from daybook.broker.security.revoked import Revoked, parse
 
     try:
         found = parse(f"{line}\n".encode())
     except ValueError:
-        found = None
-    ids = set() if token_id is None else {token_id}
-    roles = set() if role is None else {role}
-    if found is None or (token_id is not None and found.ids != ids) or {*found.before_s} != roles:
+        found = Revoked()
+    if (role is not None and role not in found.before_s) or (
+        token_id is not None and token_id not in found.ids
+    ):
         what = "role" if role is not None else "id"
         raise UserError(
-            f"{role if role is not None else token_id!r} is no {what} that a line can hold: it has"
+            f"{(role or token_id)!r} is no {what} that a line can hold: it has"
             " no spaces around it and no line feeds, and is not empty."
         )
 

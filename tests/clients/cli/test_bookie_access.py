@@ -7,7 +7,9 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from daybook.bookie.errors import ReadUnknownError
 from daybook.bookie.ledger.security import BookieAccess
+from daybook.clients.cli.metadata import _say
 from daybook.clients.cli.options import bookie_access, bookie_options, service_url_option
 
 
@@ -62,3 +64,13 @@ def test_the_files_of_tls_are_there_once_beside_other_options_of_tls() -> None:
 
     names = [parameter.name for parameter in command.params]
     assert names.count("tls_trusted") == 1
+
+
+def test_a_bookie_that_refuses_a_command_has_its_options_named() -> None:
+    said = _say(ReadUnknownError(7, 0, "bookie b1: UNAUTHORIZED"), "zk:2181")
+    assert said is not None
+    assert "entry 0 of ledger 7 could not be read: bookie b1: UNAUTHORIZED" in said
+    assert "--bookie-tls, or --bookie-user and --bookie-password-file" in said
+    said = _say(ReadUnknownError(7, 0, "bookie b1: no answer"), "zk:2181")
+    assert said is not None
+    assert "`daybook bookies list`" in said

@@ -7,10 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from daybook.clients.cli.zookeeper_access import remedy_for
 from daybook.wire.clock import SystemClock
 from daybook.wire.metadata.access import ZooKeeperAccess
 from daybook.wire.metadata.memory import MemoryStore
-from daybook.wire.metadata.store import MetadataStore, UnusableAccessError
+from daybook.wire.metadata.store import (
+    AccessDeniedError,
+    MetadataStore,
+    NoContactError,
+    UnusableAccessError,
+)
 from daybook.wire.tls_files import TlsFiles
 from tests.clients.cli.conftest import Daybook
 
@@ -111,3 +117,19 @@ def test_services_get_them_as_settings(
         "_USER": "daybook",
     }
     assert environ[f"{prefix}ZOOKEEPER_PASSWORD_FILE"] == "/p"
+
+
+@pytest.mark.parametrize(
+    ("error", "option"),
+    [
+        (
+            NoContactError("none", "z:1 hangs up: perhaps it is ZooKeeper's port with TLS"),
+            "--zookeeper-tls",
+        ),
+        (NoContactError("none", "TLS with ZooKeeper at z:1 has failed: refused"), "--tls-trusted"),
+        (AccessDeniedError("no identity of this session has the right"), "--zookeeper-user"),
+    ],
+)
+def test_what_a_locked_zookeeper_needs_is_named(error: Exception, option: str) -> None:
+    assert option in remedy_for(error)
+    assert remedy_for(NoContactError("none", "z:1: connection refused")) == ""
