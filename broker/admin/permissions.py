@@ -33,7 +33,12 @@ def of_namespaces() -> dict[str, Handlers]:
     return {
         "permissions": {"GET": _of_namespace, **_NOBODY},
         "permissions/": _NOBODY,
-        "permissions/subscription": {"GET": _of_subscriptions},
+        # Pulsar has this path for two things; the role of this name is one as any other.
+        "permissions/subscription": {
+            "GET": _of_subscriptions,
+            "POST": partial(_grant_on_namespace, role="subscription"),
+            "DELETE": partial(_revoke_on_namespace, role="subscription"),
+        },
         "permissions/subscription/{name}": {"POST": _grant_on_subscription},
         "permissions/{role}": {"POST": _grant_on_namespace, "DELETE": _revoke_on_namespace},
         "permissions/{name}/{role}": {"DELETE": _revoke_on_subscription},
@@ -87,13 +92,13 @@ async def _of_namespace(call: OpsCall) -> object:
     return (await _grants(call)).of_namespace
 
 
-async def _grant_on_namespace(call: OpsCall) -> None:
-    role, actions = _role(call), await _actions(call)
+async def _grant_on_namespace(call: OpsCall, role: str = "") -> None:
+    role, actions = role or _role(call), await _actions(call)
     await _change(call, partial(grants.grant_on_namespace, role=role, actions=actions))
 
 
-async def _revoke_on_namespace(call: OpsCall) -> None:
-    await _change(call, partial(grants.revoke_on_namespace, role=_role(call)))
+async def _revoke_on_namespace(call: OpsCall, role: str = "") -> None:
+    await _change(call, partial(grants.revoke_on_namespace, role=role or _role(call)))
 
 
 # -- topics

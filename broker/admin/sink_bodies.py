@@ -16,6 +16,7 @@ CHECKPOINT_BYTES_MAX = 8 << 10  # Paths of HDFS have up to 8,000 characters.
 TOPIC_BYTES_MAX = 1 << 10
 TOPICS_MAX = 1_000
 TASKS_MAX = 50_000
+ABORTED_MAX = 1_000  # tasks in one request: each is looked up before anything is deleted
 COUNT_MAX = 1_000_000  # the partitions of one topic
 _I64_MAX = (1 << 63) - 1
 _U64_MAX = (1 << 64) - 1
@@ -65,6 +66,15 @@ def check_batch(name: str, body: BatchBody) -> None:
     for share in body.shares:
         if share is not None:
             _check_share(share)
+
+
+def check_abort(body: BatchBody) -> None:
+    """Raise PreconditionError if a request to abandon tasks would hold up others."""
+    if len(body.shares) > ABORTED_MAX:
+        raise PreconditionError(
+            f"a request abandons at most {ABORTED_MAX} tasks, and this one names"
+            f" {len(body.shares)}: send several"
+        )
 
 
 def check_topics(topics: Iterable[str]) -> None:

@@ -13,6 +13,7 @@ from daybook.broker.admin.handling import Call, Endpoints, Handler
 from daybook.broker.admin.sink_bodies import (
     BatchBody,
     Rows,
+    check_abort,
     check_batch,
     check_checkpoint,
     check_rows,
@@ -74,7 +75,9 @@ async def _of_batch(call: SinkCall) -> Sequence[Resource]:
 
 
 async def _of_abort(call: SinkCall) -> Sequence[Resource]:
-    return await call.parts.targets_of_abort(call.path("sink"), await _batch(call))
+    body = await _batch(call)
+    check_abort(body)
+    return await call.parts.targets_of_abort(call.path("sink"), body)
 
 
 async def _batch(call: SinkCall) -> BatchBody:
@@ -147,7 +150,9 @@ async def _commit(call: SinkCall) -> object:
 
 
 async def _abort(call: SinkCall) -> object:
-    return await call.parts.abort(call.path("sink"), await _batch(call))
+    body = await _batch(call)
+    check_abort(body)  # Without authorization nobody has asked for the targets.
+    return await call.parts.abort(call.path("sink"), body)
 
 
 async def _roll_forward(call: SinkCall) -> object:

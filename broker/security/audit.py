@@ -11,11 +11,12 @@ authentication included.  Messages are not.  Credentials and bodies are never pa
 Nobody waits for the file: lines wait in a bounded queue, and a line with `dropped` says how many
 found no room.  Refusals have a bounded number of lines (`refusal_budget`), and a line with `source`
 and `refusals` says how many there were beyond it.  So has an allowed action that is repeated
-(`action_sums`), and a line with `times` says how often it was done beyond that.  What was refused
-before any credentials came (TLS that breaks off, bytes that are no protocol, clients without
-credentials) has a budget of its own, so that it hides no wrong credentials: its sums have
-`"credentials": false`.  The files are
+(`action_sums`), and a line with `times` says how often it was done beyond that.  The files are
 bounded, too (`audit_file`).
+
+Refusals before any credentials came (TLS that breaks off, bytes that are no protocol, clients
+without credentials) have a budget of their own, so that they hide no wrong credentials.  Their sums
+have `"credentials": false`.  Requests of the REST that read messages are noted, too.
 """
 
 from collections import deque
@@ -138,7 +139,7 @@ class Audit:
         self.dropped = 0  # lines for which there was no room, since the broker started
         self.failures = 0  # attempts to write that have failed
         self.refusals = refusals or RefusalBudget()
-        self.of_strangers = RefusalBudget()  # who have shown no credentials
+        self.of_strangers = RefusalBudget()  # clients without credentials
         self.actions = actions or ActionSums()
         self._path = path
         self._file = AuditFile(Path(path), bytes_max=bytes_max, files_max=files_max)

@@ -186,7 +186,11 @@ _NAMESPACE_ROWS = (
     # These reach the subscriptions of everybody.
     (Right.ADMIN, "POST", "/clearBacklog /{bundle}/clearBacklog"),
     (Right.ADMIN, "GET", "/permissions /permissions/subscription"),
-    (Right.ADMIN, "POST DELETE", "/permissions /permissions/ /permissions/{role}"),
+    (
+        Right.ADMIN,
+        "POST DELETE",
+        "/permissions /permissions/ /permissions/{role} /permissions/subscription",
+    ),
     (Right.ADMIN, "POST", "/permissions/subscription/{name}"),
     (Right.ADMIN, "DELETE", "/permissions/{name}/ /permissions/{name}/{role}"),
     (Right.ADMIN, "PUT", "/property/{key}/{value}"),

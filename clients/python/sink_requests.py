@@ -39,6 +39,7 @@ Json: TypeAlias = Any
 BODY_BYTES_MAX = 4 << 20  # A larger body has one entry.
 _ROOT = "/admin/v2/daybook/sinks"
 _PAUSE_S = (0.1, 1.0)
+_ABORTED_AT_ONCE = 1_000  # A broker refuses more in one request.
 _ROLL_S = 10.0  # one request to roll forward waits so long
 _BUSY = 429
 _APPLIED = "APPLIED"
@@ -229,9 +230,13 @@ class SinkRequests:
         timeout_s: float = 60.0,
     ) -> list[str]:
         """Abandon shares and delete them; return the attempts that a committed batch keeps."""
-        body = {**_batch(batch), **_shares(shares), "checkpoint": checkpoint}
-        answer, _ = await self._repeat("POST", f"{_sink(name)}/abort", body, timeout_s)
-        return list(answer["kept"])
+        kept: list[str] = []
+        for start in range(0, len(shares), _ABORTED_AT_ONCE):
+            some = _shares(shares[start : start + _ABORTED_AT_ONCE])
+            body = {**_batch(batch), **some, "checkpoint": checkpoint}
+            answer, _ = await self._repeat("POST", f"{_sink(name)}/abort", body, timeout_s)
+            kept += answer["kept"]
+        return kept
 
     async def roll_forward(
         self, name: str, *, timeout_s: float = 120.0, topics: Iterable[str] = ()

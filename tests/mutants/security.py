@@ -612,4 +612,12 @@ MUTANTS = [
         replacement=lambda _token: None,
         caught_by=f"{_TESTS}/test_tokens.py -k twice",
     ),
+    Mutant(
+        id="SE85",
+        rule="one request abandons a bounded number of tasks -> any number",
+        module="daybook.broker.admin.sink_bodies",
+        name="ABORTED_MAX",
+        replacement=1 << 30,
+        caught_by="tests:tests/broker/sinks/test_limits.py -k any_number",
+    ),
 ]

@@ -95,6 +95,15 @@ async def test_a_topic_that_does_not_exist_has_no_rights() -> None:
             await one("GET", f"{TOPICS}/gone/permissions")
 
 
+async def test_a_role_may_have_the_name_of_a_path() -> None:
+    async with two_brokers() as (one, _):
+        await one("POST", f"{NAMESPACE}/permissions/subscription", ["produce"])
+        assert await one("GET", f"{NAMESPACE}/permissions") == {"subscription": ["produce"]}
+        assert await one("GET", f"{NAMESPACE}/permissions/subscription") == {}
+        await one("DELETE", f"{NAMESPACE}/permissions/subscription")
+        assert await one("GET", f"{NAMESPACE}/permissions") == {}
+
+
 async def test_rights_on_a_subscription() -> None:
     async with two_brokers() as (one, _):
         url = f"{NAMESPACE}/permissions"

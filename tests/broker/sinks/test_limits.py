@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import trio
 
-from daybook.broker.admin.sink_bodies import BatchBody
+from daybook.broker.admin.sink_bodies import BatchBody, check_abort
 from daybook.broker.admin.sink_operations import SinkOperations, SinkView
 from daybook.broker.errors import ConflictError as BrokerConflictError
-from daybook.broker.errors import TooManyRequestsError
+from daybook.broker.errors import PreconditionError, TooManyRequestsError
 from daybook.broker.security.identity import CALLER, Caller, Identity
 from daybook.broker.sinks.attempts import ATTEMPTS_MAX
 from daybook.clients.python.errors import AdminError, ConflictError
@@ -389,3 +389,21 @@ def test_a_removed_record_comes_back_for_its_role() -> None:
         assert await sinks.records.find("s") is None
 
     simulated(story)
+
+
+async def test_one_request_abandons_a_thousand_tasks_and_a_client_any_number() -> None:
+    asked: list[int] = []
+
+    class Counting(SinkRequests):
+        async def _repeat(self, method: str, path: str, body: Any, timeout_s: float) -> Any:
+            del method, path, timeout_s
+            asked.append(len(body["shares"]))
+            return {"kept": [str(len(asked))]}, ""
+
+    requests = Counting("http://broker:8080")
+    batch = Batch("q", 0, {TOPIC: PARTITIONS})
+    kept = await requests.abort("s", batch, [None] * 2_500, checkpoint=CHECKPOINT)
+    assert (kept, asked) == (["1", "2", "3"], [1_000, 1_000, 500])
+    check_abort(BatchBody("q", 0, {}, shares=[None] * 1_000))
+    with pytest.raises(PreconditionError, match="at most 1000 tasks"):
+        check_abort(BatchBody("q", 0, {}, shares=[None] * 1_001))
