@@ -63,6 +63,7 @@ ALLOWED: dict[str, set[str]] = {
         "bookie.replication",
         "bookie.storage.offline",
         "broker.security.keys",
+        "broker.security.revoked",
         "broker.security.tokens",
         "managed_ledger",
     },

@@ -6,7 +6,7 @@ A file is replaced in one step: whoever reads it gets the old content or the new
 import fcntl
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -52,7 +52,7 @@ def replace(file: Path, content: bytes, *, public: bool = False, like: bool = Fa
 
 
 @contextmanager
-def exclusive(file: Path) -> Iterator[None]:
+def exclusive(file: Path) -> Generator[None]:
     """Keep other commands from changing the file meanwhile; they wait.  Raise UserError.
 
     The lock is that of the directory, because the file itself is replaced.

@@ -169,9 +169,9 @@ MUTANTS = [
     Mutant(
         id="CL5 files",
         rule="the files of a context are looked at when it is added -> when it is used",
-        module="daybook.clients.cli.context",
-        name="_check",
-        replacement=Edit("_check_files(made, given)", "pass"),
+        module="daybook.clients.cli.context_checks",
+        name="check",
+        replacement=Edit("*_check_files(made, given), ", ""),
         caught_by="tests:tests/clients/cli/test_contexts.py -k files_of_a_context",
     ),
     Mutant(

@@ -224,7 +224,7 @@ MUTANTS = [
         rule="the variables about bookies are for the cluster of the command -> for any source",
         module="daybook.clients.cli.streams",
         name="_storage_of_source",
-        replacement=Edit("if option or source.address == service_url else {}", ""),
+        replacement=Edit("not option and source.address != service_url", "False"),
         caught_by="tests:tests/clients/cli/test_spark.py -k source_of_a_copy",
     ),
     Mutant(
@@ -232,7 +232,7 @@ MUTANTS = [
         rule="plain brokers with bookies over TLS can be set -> the files of TLS are refused",
         module="daybook.clients.cli.options",
         name="tls_options",
-        replacement=Edit("and not _others_use_tls(meta)", ""),
+        replacement=Edit("and not _others_use_tls(meta, origin or url)", ""),
         caught_by="tests:tests/clients/cli/test_spark.py -k to_the_source",
     ),
     Mutant(
