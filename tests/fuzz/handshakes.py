@@ -258,7 +258,7 @@ def http_seeds() -> Mapping[str, bytes]:
 
 def run_credentials(data: bytes) -> None:
     """Tokens and headers of any form prove nothing, and raise nothing else."""
-    key = KeyPlace("token_secret_key", "data:," + "k" * 32, True)
+    key = KeyPlace("token_secret_key", "data:,0123456789abcdef0123456789abcdef", True)
     trust = TokenTrust([key], "", ClaimRules("sub", ""), silent_log())
     authentication = Authentication({"token": by_token(trust, None, FixedClock())})
     choices = Choices(data)

@@ -8,6 +8,7 @@ Every message that is read decodes to the value that was sent.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -61,6 +62,7 @@ def run_typed(seed: int) -> Result:
         oracle = Oracle()
         async with trio.open_nursery() as nursery:
             cluster = await start_cluster(scheduler, seed, nursery)
+            await _create_topic(cluster)
             await _story(cluster, Random(seed), oracle)
             cluster.end()
             nursery.cancel_scope.cancel()
@@ -73,6 +75,13 @@ def run_typed(seed: int) -> Result:
         )
 
     return run(main, seed=seed)
+
+
+async def _create_topic(cluster: Cluster) -> None:
+    broker = cluster.broker("broker-1")
+    assert broker is not None
+    create = partial(broker.operations.create_partitioned, TopicName.parse(TOPIC), PARTITIONS)
+    await cluster.call("broker-1", create)
 
 
 async def _story(cluster: Cluster, rng: Random, oracle: Oracle) -> None:
