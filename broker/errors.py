@@ -46,6 +46,11 @@ class NotFoundError(BrokerError):
     status = 404
 
 
+def no_sink(name: str) -> NotFoundError:
+    """Return the error about a sink that does not exist, or that is hidden from who asks."""
+    return NotFoundError(f"there is no sink {name}")
+
+
 class SubscriptionNotFoundError(NotFoundError):
     code = pb.SubscriptionNotFound
 

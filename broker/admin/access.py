@@ -9,7 +9,12 @@ from typing import TypeAlias
 from starlette.requests import Request
 
 from daybook.broker.config import BrokerConfig
-from daybook.broker.errors import AuthorizationError, BrokerError, InvalidNameError
+from daybook.broker.errors import (
+    AuthorizationError,
+    BrokerError,
+    InvalidNameError,
+    no_sink,
+)
 from daybook.broker.security.audit import Audit
 from daybook.broker.security.authentication import Authentication, of_header
 from daybook.broker.security.authorization import Authorization
@@ -50,11 +55,13 @@ class Access:
         """Find out who asks, and keep it in `CALLER` for what is done for the request.
 
         The right is needed on the object that the path names, or on all that `targets` returns.
-        Raise AuthenticationError, or AuthorizationError if a right lacks.
+        Raise AuthenticationError, or AuthorizationError if a right lacks; NotFoundError for a sink
+        that is hidden from those who lack it.
         """
         if self._authentication is None or right is Right.OPEN:
             return
         caller: Caller | None = None
+        hidden = ""
         try:
             caller = await self._caller(self._authentication, request)
             CALLER.set(caller)
@@ -65,9 +72,12 @@ class Access:
                     else await targets()
                 )
                 for target in found:
+                    hidden = target.sink if target.hidden else ""
                     await self._authorization.check(caller, right, target)
         except BrokerError as error:
             self._note(request, caller, error)
+            if hidden and isinstance(error, AuthorizationError):
+                raise no_sink(hidden) from None
             raise
         if request.method not in ("GET", "HEAD") or reads_messages:
             self._note(request, caller)

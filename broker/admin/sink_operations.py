@@ -6,6 +6,7 @@ after that.  All operations raise only `BrokerError`s.
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
@@ -22,6 +23,7 @@ from daybook.broker.errors import (
     PreconditionError,
     StorageFailedError,
     UnavailableError,
+    no_sink,
 )
 from daybook.broker.security.identity import CALLER
 from daybook.broker.security.resources import Resource, of_sink, of_topic
@@ -134,16 +136,20 @@ class SinkOperations:
         return found or [Resource(sink=name)]
 
     async def targets_of_state(self, name: str, topics: Iterable[str]) -> list[Resource]:
-        """Return what `targets` does, for a request that only a sink with a batch can answer.
+        """Return what `targets` does, for a request about the state of a sink.
 
-        Before the first batch a super user alone learns if there is a sink.
+        A driver asks before its first batch, and names the topics of the batch.  There is no sink
+        for a driver that has no right on those to which the sink has written.  The same is so for a
+        sink that has a name and no batch yet.
         """
         found = await self.targets(name, topics)
+        if all(each.sink for each in found):
+            return found
         with translated(name):
             stored = await self.sinks.records.find(name)
-        if stored is None or stored.record.source is None:
+        if stored is not None and stored.record.source is None:
             found.append(Resource(sink=name))
-        return found
+        return [replace(each, hidden=True) if each.sink else each for each in found]
 
     async def targets_of_abort(self, name: str, body: BatchBody) -> list[Resource]:
         """Return what `targets` does, and the topics of the attempts that are to be deleted.
@@ -393,7 +399,7 @@ class SinkOperations:
         with translated(name):
             stored = await self.sinks.records.find(name)
         if stored is None:
-            raise NotFoundError(f"there is no sink {name}")
+            raise no_sink(name)
         return stored
 
     async def _view(self, stored: StoredSink, waiting: Mapping[str, str] | None = None) -> SinkView:

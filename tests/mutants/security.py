@@ -545,10 +545,10 @@ MUTANTS = [
     ),
     Mutant(
         id="SE77",
-        rule="who names a topic of his own learns of no sink -> he learns that there is none",
+        rule="who names a topic of his own learns of no other sink -> he is refused",
         module="daybook.broker.admin.sink_operations",
         name="SinkOperations.targets_of_state",
-        replacement=Edit("if stored is None or stored.record.source is None:", "if False:"),
+        replacement=Edit("replace(each, hidden=True) if each.sink else each", "each"),
         caught_by=f"{_TESTS}/test_sink_rights.py -k stranger",
     ),
     Mutant(

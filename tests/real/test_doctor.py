@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.real, pytest.mark.xdist_group("doctor")]
 PATIENCE_S = 180.0
 NAMES = {
     *("brokers", "versions", "metadata store", "bookies", "disks", "copies", "sinks"),
-    *("waiting topics", "lists of ledgers", "Spark subscriptions", "subscriptions"),
+    *("token files", "waiting topics", "lists of ledgers", "Spark subscriptions", "subscriptions"),
     *("retention", "topics looked at"),
 }
 

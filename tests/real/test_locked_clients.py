@@ -654,7 +654,7 @@ def _look_over_tls(
     until_well("--admin-url", one, *tls, *who)
     untrusted = locked.run("doctor", "--admin-url", url, *who)
     assert untrusted.returncode == 2
-    assert "is signed by nobody whom this client trusts" in " ".join(untrusted.stdout.split())
+    assert "is signed by nobody whom this" in untrusted.stdout
     denied = look(locked, "--admin-url", url, *tls, "--token-file", locked.file("stranger"))
     assert "the role 'stranger' lacks the right" in denied["sinks"]["sentence"]
     with blocking.connect_admin(

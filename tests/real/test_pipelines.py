@@ -349,7 +349,9 @@ def test_a_command_shows_its_own_sentences_and_nothing_of_spark(
 
     The signal comes to all processes of the command, as from systemd, `timeout` and a terminal.
     """
-    progress = re.compile(r"[\w-]+: [\d,]+ messages read, .*\.|Picked up JAVA_TOOL_OPTIONS.*")
+    progress = re.compile(
+        r"[\w-]+: [\d,]+ messages read, .*\.|Picked up JAVA_TOOL_OPTIONS.*|Starting Spark\."
+    )
 
     def said(*words: str, stop_after: str = "") -> tuple[int, list[str]]:
         process = subprocess.Popen(
