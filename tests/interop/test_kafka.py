@@ -378,7 +378,7 @@ def test_what_cannot_be_copied_is_one_sentence(
         checkpoint = ("--checkpoint", str(tmp_path / words[1]))
         finished = run(pipeline(cluster, *words, *checkpoint, *here, with_jars=with_jars))
         assert finished.returncode == 1, finished.stderr
-        others = ("Copying ", "copy-", "Picked up JAVA_TOOL_OPTIONS")
+        others = ("Copying ", "copy-", "Picked up JAVA_TOOL_OPTIONS", "Starting Spark.")
         lines = [each for each in finished.stderr.splitlines() if not each.startswith(others)]
         assert len(lines) == 1, finished.stderr
         return lines[0]
