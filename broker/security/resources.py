@@ -17,7 +17,7 @@ class Resource:
     # A sink without topics; or, with a topic, the sink as whose topic a refusal names it, because
     # the request has not named it.
     sink: str = ""
-    hidden: bool = False  # Who lacks the right on it is told that there is no such sink.
+    hidden: bool = False  # A role without the right on it is told that there is no such sink.
 
     @property
     def without_subscription(self) -> "Resource":

@@ -200,7 +200,7 @@ async def test_a_stranger_does_not_learn_that_there_is_a_sink(
     async def ask(role: str, query: str) -> tuple[int, bytes]:
         where = f"{ROOT}/s{path}"
         found = await full_answer(world.app, method, where, bearer(role), query=query.encode())
-        # Who gets past the rights hears this from the real handlers: there is no sink yet.
+        # The real handlers say this to a role that gets past the rights: there is no sink yet.
         return (404, b'{"reason":"there is no sink s"}') if found[0] == 204 else found
 
     asked = [(role, f"topic={MINE}") for role in ("stranger", "writer")]
