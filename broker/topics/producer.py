@@ -41,6 +41,7 @@ from daybook.managed_ledger.position import Position
 from daybook.wire.batch import (
     has_broker_metadata,
     impossible_claim,
+    is_batch,
     num_messages,
     parse_metadata,
     verify_checksum,
@@ -194,6 +195,9 @@ class Producer:
     ) -> bool:
         """Return True if the entry has to be appended.  Otherwise it gets its answer here."""
         ids = entry_ids(metadata, body)
+        if is_batch(metadata) and not metadata.highest_sequence_id:
+            # The batch was opened for its last id, which takes 4 ms if it has 4,000 messages.
+            self.connection.yield_soon()
         reason = self._bad_ids(ids)
         if reason is None:
             verdict = deduplication.judge(ids)

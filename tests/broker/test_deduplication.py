@@ -3,7 +3,7 @@
 Each test names the rule that it holds (`docs/correctness.md`, deduplication).
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -270,6 +270,32 @@ def test_a_batch_as_cpp_clients_send_it_by_default_is_opened() -> None:
     metadata.uncompressed_size = len(body)
     packed = memoryview(compress(CompressionType.ZSTD, body))
     assert entry_ids(metadata, packed).last == 10 + 2 * 999
+
+
+class Passes(trio.abc.Instrument):
+    """Counts the batches that a producer sends in one pass of the event loop."""
+
+    def __init__(self, count: Callable[[], int]) -> None:
+        self.most = 0
+        self._count = count
+        self._before = count()
+
+    def before_io_wait(self, timeout: float) -> None:
+        now = self._count()
+        self.most, self._before = max(self.most, now - self._before), now
+
+
+async def test_batches_that_are_opened_leave_others_their_turn(autojump_clock: MockClock) -> None:
+    async with deduplicating() as cluster:
+        client, _ = await opened(cluster)
+        (producer,) = cluster.broker.topics.loaded[TOPIC].producers.by_name.values()
+        passes = Passes(lambda: producer.messages // 5)
+        trio.lowlevel.add_instrument(passes)
+        for number in range(50):
+            client.send_batch(5 * number, 5)
+        await client.receipts(50)
+        trio.lowlevel.remove_instrument(passes)
+    assert passes.most == 1
 
 
 async def test_the_highest_id_that_a_client_names_is_the_last_one(

@@ -148,6 +148,14 @@ MUTANTS = [
         caught_by=_BY_TOPIC,
     ),
     Mutant(
+        id="P85 turn",
+        rule="batches that are opened leave others their turn -> a hundred in one turn",
+        module="daybook.broker.topics.producer",
+        name="Producer._is_new",
+        replacement=Edit("self.connection.yield_soon()", "pass"),
+        caught_by=f"{_BY_TOPIC} -k leave_others",
+    ),
+    Mutant(
         id="P85 many",
         rule="a batch is opened only if its bytes are worth the work -> whatever it holds",
         module=_SHELL,
