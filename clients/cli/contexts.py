@@ -12,10 +12,7 @@ names; its environment variable; the context that DAYBOOK_CONTEXT names, or else
 the usual places.
 """
 
-import fcntl
 import json
-import os
-import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +21,7 @@ import click
 import msgspec
 
 from daybook.clients.cli.errors import UserError
+from daybook.clients.cli.key_files import exclusive, make_directory, replace
 
 VARIABLE = "DAYBOOK_CONTEXT"
 VERSION = 1
@@ -103,32 +101,12 @@ def changed() -> Generator[Contexts]:
     Raise UserError.  Other commands that change them wait meanwhile.
     """
     file = contexts_file()
-    try:
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        directory = os.open(file.parent, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(directory, fcntl.LOCK_EX)
-            found = load()
-            yield found
-            _store(file, found)
-        finally:
-            os.close(directory)
-    except OSError as error:
-        raise UserError(f"{file} cannot be written: {error.strerror}.") from None
-
-
-def _store(file: Path, contexts: Contexts) -> None:
-    """Replace the file in one step.  Only the user may read it."""
-    told = json.dumps(msgspec.to_builtins(contexts) | {"version": VERSION}, indent=1)
-    number, path = tempfile.mkstemp(dir=file.parent, prefix=".contexts-")  # with the mode 0600
-    new = Path(path)
-    try:
-        with os.fdopen(number, "w") as stream:
-            stream.write(f"{told}\n")
-        new.replace(file)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
+    make_directory(file.parent)
+    with exclusive(file):
+        found = load()
+        yield found
+        told = json.dumps(msgspec.to_builtins(found) | {"version": VERSION}, indent=1)
+        replace(file, f"{told}\n".encode())
 
 
 def names() -> list[str]:

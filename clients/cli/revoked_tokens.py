@@ -5,20 +5,17 @@ those in the list of processes.  The file is replaced in one step by whole lines
 half a line, for which the former list would stay in force.
 """
 
-import fcntl
-import os
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
 from daybook.clients.cli.errors import UserError
-from daybook.clients.cli.key_files import replace
+from daybook.clients.cli.key_files import exclusive, replace
 from daybook.clients.cli.output import OutputFormat, output_option, write_record, write_rows
 from daybook.clients.cli.times import FORMS, parse_time
+from daybook.wire.changing_files import read_regular
 from daybook.wire.clock import SystemClock
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -78,7 +75,7 @@ def check(file: Path, output: OutputFormat) -> None:
 
     The exit code is 1 if a line is wrong: brokers then keep the former list in force.
     """
-    from daybook.broker.security.revoked import FILE_BYTES_MAX, parse, problems
+    from daybook.broker.security.revoked import parse, problems
 
     content = _read(file)
     found = problems(content)
@@ -86,8 +83,6 @@ def check(file: Path, output: OutputFormat) -> None:
         rows = [{"line": number, "problem": why} for number, why in sorted(found.items())]
         write_rows(rows, _COLUMNS, output)
         sys.exit(1)
-    if len(content) > FILE_BYTES_MAX:
-        raise UserError(f"{file} is larger than {FILE_BYTES_MAX:,} bytes: brokers do not use it.")
     revoked = parse(content)
     record = {
         "revoked_tokens_file": str(file),
@@ -157,7 +152,7 @@ def _append(file: Path, line: str) -> str:
     from daybook.broker.security.revoked import FILE_BYTES_MAX, parse
 
     target = file.resolve()
-    with _only_writer(target):
+    with exclusive(target):
         content = _read(target, named=file) if target.exists() else b""
         new = content + f"{line}\n".encode()
         try:
@@ -178,22 +173,13 @@ def _append(file: Path, line: str) -> str:
     return "added"
 
 
-@contextmanager
-def _only_writer(file: Path) -> Generator[None]:
-    """Let other commands that change the file wait.  Raise UserError."""
-    try:
-        directory = os.open(file.parent, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise UserError(f"{file} cannot be written: {error.strerror}.") from None
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(directory)
-
-
 def _read(file: Path, named: Path | None = None) -> bytes:
+    """Return the content of a file that brokers would read.  Raise UserError."""
+    from daybook.broker.security.revoked import FILE_BYTES_MAX
+
     try:
-        return file.read_bytes()
+        return read_regular(file, FILE_BYTES_MAX)
     except OSError as error:
         raise UserError(f"{named or file} cannot be read: {error.strerror}.") from None
+    except ValueError as error:
+        raise UserError(f"{named or file} is not used by brokers: {error}.") from None

@@ -118,3 +118,11 @@ def test_a_right_list_is_counted() -> None:
     assert run("check") == "revoked_tokens_file revoked tokens 1 roles 1"
     LIST.unlink()
     assert "No such file or directory" in run("check", code=1)
+
+
+@pytest.mark.parametrize("command", ["revoke", "check"])
+def test_what_brokers_would_not_read_is_not_read(command: str) -> None:
+    """A pipe would hold the command up for ever."""
+    os.mkfifo("revoked")
+    more = ("--id", "7") if command == "revoke" else ()
+    assert "it is not a regular file" in run(command, *more, code=1)
