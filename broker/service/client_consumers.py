@@ -5,6 +5,7 @@ arrives meanwhile finds it.
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any, assert_never
@@ -51,7 +52,7 @@ class ClientConsumers:
         use: ConnectionUse,
         *,
         refuse: Callable[[int, Any, BrokerError], None],
-        hold: Callable[[BrokerError], Awaitable[None]],
+        hold: Callable[[BrokerError, AbstractContextManager[None]], Awaitable[None]],
     ) -> None:
         self.opened: dict[int, Consumer] = {}
         self._connection = connection
@@ -206,7 +207,7 @@ class ClientConsumers:
                     found = await self._prepare(body, request)
                 except BrokerError as refused:
                     error = refused
-                    await self._hold(refused)
+                    await self._hold(refused, self._openings.giving_way(opening))
         finally:
             self._openings.end(attempt)
         # A volatile subscription that was created for this consumer goes with it.

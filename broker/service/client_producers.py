@@ -5,6 +5,7 @@ arrives meanwhile finds it.
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, assert_never
 
@@ -52,7 +53,7 @@ class ClientProducers:
         use: ConnectionUse,
         *,
         refuse: Callable[[int, Any, BrokerError], None],
-        hold: Callable[[BrokerError], Awaitable[None]],
+        hold: Callable[[BrokerError, AbstractContextManager[None]], Awaitable[None]],
     ) -> None:
         self.opened: dict[int, Producer] = {}
         # The topics that this client has appended to since the last `take_appended_to`.
@@ -164,7 +165,7 @@ class ClientProducers:
                     producer = await self._attach(body, opening)
                 except BrokerError as refused:
                     error = refused
-                    await self._hold(refused)
+                    await self._hold(refused, self._openings.giving_way(opening))
         finally:
             self._openings.end(attempt)
         # The client may have closed the producer, or the topic dropped it, after it was admitted

@@ -363,7 +363,7 @@ class Handlers:
             parts = _TwoPartRequest(partial(self._begin_seek, body, consumer))
         elif command == T.UNSUBSCRIBE:
             parts = _TwoPartRequest(partial(self._begin_unsubscription, body, consumer))
-        run = partial(self._answer, command, body, consumer, parts)
+        run = partial(self._answer, command, body, consumer, parts, queue)
         request = Request(run, frame_bytes, None if parts is None else parts.begin)
         if not queue.begin(request):
             self._refusals.refuse(command, body, too_many_wait(queue))
@@ -374,6 +374,8 @@ class Handlers:
         body: Any,  # noqa: ANN401  generated messages
         consumer: Consumer | None,
         parts: _TwoPartRequest | None,
+        queue: RequestQueue,
+        request: Request,
     ) -> None:
         try:
             await self._rights.check(command, body)
@@ -402,7 +404,7 @@ class Handlers:
                         assert consumer is not None
                         add_move(answer, self._connection, consumer.subscription)
         except BrokerError as error:
-            await self._refusals.hold(error)
+            await self._refusals.hold(error, queue.giving_way(request))
             self._refusals.refuse(command, body, error)
             if command == T.UNSUBSCRIBE and consumer is not None:
                 self._tell_closed(consumer)

@@ -6,6 +6,7 @@ close what it opens meanwhile.  An attempt is the number that `protocol.producin
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 
@@ -52,8 +53,14 @@ class Openings:
             self.end(attempt)
             give_up(too_many_wait(self._requests))
 
-    async def _run(self, run: Callable[[Opening], Awaitable[None]], attempt: int) -> None:
+    async def _run(
+        self, run: Callable[[Opening], Awaitable[None]], attempt: int, _request: Request
+    ) -> None:
         await run(self._by_attempt[attempt])
+
+    def giving_way(self, opening: Opening) -> AbstractContextManager[None]:
+        """Let other connections have the place of an opening inside the block, which only waits."""
+        return self._requests.giving_way(opening.request)
 
     def abort(self, attempt: int) -> None:
         """Give up an opening that its client has closed.

@@ -3,10 +3,12 @@
 Only the answer is delayed.  One timer serves all delayed answers of the connection.  Their number
 is bounded: beyond the bound, the answer that is due next is sent early.
 
-`hold` delays a request itself, in the place that it has among those under way, if its client is
-refused too often.  So the requests behind it wait, too, and cost nothing meanwhile.
+`hold` delays a request itself, in the place that it has among those of its connection, if its
+client is refused too often.  So the requests behind it wait, too, and cost nothing meanwhile.  Its
+place among those of all connections is given to others.
 """
 
+from contextlib import AbstractContextManager
 from heapq import heappop, heappush
 from typing import Any
 
@@ -41,13 +43,17 @@ class RefusedRequests:
         """Return how many answers are delayed now."""
         return len(self._waiting)
 
-    async def hold(self, error: BrokerError) -> None:
-        """Wait until a request that has this error may be refused."""
+    async def hold(self, error: BrokerError, giving_way: AbstractContextManager[None]) -> None:
+        """Wait until a request that has this error may be refused.
+
+        The wait is inside `giving_way`, by which other connections get the place of the request.
+        """
         if isinstance(error, UnavailableError):
             return  # It is not the client's fault, and the next try may succeed.
         delay_s = self._pace.delay_s(trio.current_time())
         if delay_s:
-            await trio.sleep(delay_s)
+            with giving_way:
+                await trio.sleep(delay_s)
 
     def refuse(self, command: int, body: Any, error: BrokerError) -> None:  # noqa: ANN401
         """Answer the request with the error, in the form that its kind of request has."""

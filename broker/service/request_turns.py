@@ -14,7 +14,8 @@ queue gets a second one.  So the requests of one client delay others by a few re
 of them.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 
 import trio
 
@@ -26,7 +27,7 @@ _BEGUN_PER_TURN = 16  # by all connections together; then other tasks run
 
 
 class Request:
-    """One request: `run` carries it out in a task of its own.
+    """One request: `run` carries it out in a task of its own, and is given the request.
 
     `begin` is called first, in the turn in which the request begins: tasks that are started one
     after the other run in any order.  It must not raise.  `frame_bytes` is the size of the frame.
@@ -36,7 +37,7 @@ class Request:
 
     def __init__(
         self,
-        run: Callable[[], Awaitable[None]],
+        run: "Callable[[Request], Awaitable[None]]",
         frame_bytes: int,
         begin: Callable[[], None] | None = None,
     ) -> None:
@@ -118,6 +119,9 @@ class RequestTurns:
         self._begun += 1
         self.under_way += 1
 
+    def resumed(self) -> None:
+        self.under_way += 1  # It may be one too many for a moment: the request is about to end.
+
     def ended(self) -> None:
         self.under_way -= 1
         assert self.under_way >= 0
@@ -180,6 +184,21 @@ class RequestQueue:
             request.counted = False
             self._ended()
 
+    @contextmanager
+    def giving_way(self, request: Request) -> Generator[None]:
+        """Let other connections have the place of a request inside the block, which only waits.
+
+        The other requests of this connection wait on.
+        """
+        if not request.counted:
+            yield
+            return
+        self._turns.ended()
+        try:
+            yield
+        finally:
+            self._turns.resumed()
+
     def close(self) -> None:
         """Forget the waiting requests: the connection ends."""
         self._closed = True
@@ -238,7 +257,7 @@ class RequestQueue:
 
     async def _carry_out(self, request: Request) -> None:
         try:
-            await request.run()
+            await request.run(request)
         finally:
             self.step_aside(request)
 

@@ -115,7 +115,9 @@ class TopicWatchers:
             failed = self._machine.open_failed(body.watcher_id, attempt, pb.ServiceNotReady, reason)
             self._perform(failed, body)
 
-    async def _follow(self, body: pb.CommandWatchTopicList, attempt: int) -> None:
+    async def _follow(
+        self, body: pb.CommandWatchTopicList, attempt: int, _request: Request
+    ) -> None:
         watcher_id = body.watcher_id
         scope = self._scopes[attempt]
         followed: Followed | None = None

@@ -11,6 +11,7 @@ from trio.testing import MockClock
 
 from daybook.broker.admin.stats_sums import sum_stats
 from daybook.broker.errors import NotFoundError
+from daybook.broker.limits import ConnectionLimits, RequestLimits
 from daybook.broker.protocol.refusals import PACE_BURST, PACE_PER_S
 from daybook.broker.service.refused_requests import REASON_CHARS_MAX
 from daybook.broker.service.request_counts import INTERVAL_S, RefusalLog, RequestCounts
@@ -180,6 +181,29 @@ async def test_a_client_that_asks_for_ever_new_things_is_refused_at_a_pace(
         other, began = await cluster.client(), trio.current_time()
         await other.ask(pb.CommandGetSchema(topic="t"), pb.CommandGetSchemaResponse)
         assert trio.current_time() - began < 0.01
+
+
+@pytest.mark.parametrize("make", [_new_things, _new_producers, _new_consumers])
+async def test_requests_that_are_held_take_no_place_of_other_clients(
+    autojump_clock: MockClock, make: Callable[[int], Iterator[Any]]
+) -> None:
+    few = RequestLimits(under_way_max=4, total_max=8)
+    async with open_broker(
+        connection_limits=ConnectionLimits(requests=few, lookups=few)
+    ) as cluster:
+        turns = (cluster.broker.context.request_turns, cluster.broker.context.lookup_turns)
+        clients = [await cluster.client() for _ in range(5)]
+        for client in clients:
+            for request in make(PACE_BURST + 50):
+                client.tell(request)
+        await trio.sleep(0.5)
+        held = sum(refused(client) < PACE_BURST + 50 for client in clients)
+        assert held == len(clients)
+        assert [each.under_way for each in turns] == [0, 0]
+        for client in clients:
+            client.frames.close("the test is over")
+        await trio.sleep(5)
+        assert [each.under_way for each in turns] == [0, 0]
 
 
 def refused(client: Client) -> int:

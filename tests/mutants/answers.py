@@ -187,4 +187,12 @@ MUTANTS = [
         replacement=Edit("await self._unknown.get(path)", "await self._store.get(path)"),
         caught_by="tests:tests/wire/metadata/test_shared_reads.py -k missing_record",
     ),
+    Mutant(
+        id="AN35",
+        rule="a request that is held takes no place of other clients -> it does",
+        module="daybook.broker.service.request_turns",
+        name="RequestQueue.giving_way",
+        replacement=Edit("if not request.counted:", "if True:"),
+        caught_by=f"{_BROKER}/test_refusals.py -k no_place_of_other_clients",
+    ),
 ]
