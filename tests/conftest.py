@@ -11,7 +11,10 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+import trio
 from hypothesis import HealthCheck, settings
+
+from tests.virtual_time import keep_time_for_threads
 
 pytest.register_assert_rewrite(
     "tests.conformance", "tests.harness", "tests.simulation", "tests.real.traffic"
@@ -21,6 +24,9 @@ settings.register_profile(
     "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("suite")
+
+# pytest-trio and the product look the function up at each call.
+trio.to_thread.run_sync = keep_time_for_threads()  # type: ignore[assignment]
 
 # A shell that runs the tests in the background lets them ignore Ctrl-C, and so all their children.
 if (
