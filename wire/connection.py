@@ -25,6 +25,7 @@ any task may send.
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from struct import Struct
 
 import trio
@@ -43,6 +44,8 @@ _LINGER_S = 1.0
 _FRAMES_MAX = 1 << 13  # in one `receive`: a view costs fifty times as much as an empty frame
 _BEGUN_BYTES_MIN = 1 << 14  # So much of a large frame has come before it takes an arena.
 _LOOKS = 5
+_STRANGER_LOOKS = 2  # Each look of each of many strangers costs processor.
+_WAKE_BYTES_MAX = 1 << 14  # The kernel has room for so much on any socket.
 _NOTHING = memoryview(b"")
 # How the first record of a client that speaks TLS begins, or that of a server that refuses one.
 _TLS_RECORDS = tuple(kind << 16 | 0x0300 | version for kind in (0x15, 0x16) for version in range(4))
@@ -252,7 +255,7 @@ class FrameConnection:
                     self._overdue("the peer began a frame and did not finish it")
                 )
             self._turn_bytes = 0
-            late = not await self._wait_readable()
+            late = not await self._wait_readable(need)
 
     def _receive_some(self) -> int | None:
         """Receive into the arena or the shared memory, and note if that was filled."""
@@ -279,12 +282,12 @@ class FrameConnection:
             self._much = count == len(scratch)
         return count
 
-    async def _wait_readable(self) -> bool:
+    async def _wait_readable(self, need: int) -> bool:
         """Wait for the peer; return False if it stalls for too long inside a frame."""
         # The peer may be waiting for what is queued, so that leaves first.
         self._flusher.flush()
         if self._written > self._read:
-            return await self._wait_for_the_rest()
+            return await self._wait_for_the_rest(need)
         if self._arena is None:
             self._view, self._read, self._written = _NOTHING, 0, 0
             await self._stream.wait_readable()
@@ -296,7 +299,7 @@ class FrameConnection:
             self._home.keep(self)
         return True
 
-    async def _wait_for_the_rest(self) -> bool:
+    async def _wait_for_the_rest(self, need: int) -> bool:
         if not self._begun:
             self._begun = True
             self._half.begin()
@@ -308,21 +311,30 @@ class FrameConnection:
                 home.lend(self, self._do_without)
             else:
                 home.await_rest(self._half)
+        # A stranger that sends byte by byte must not wake this process for each of them.
+        left = need - (self._written - self._read)
         try:
-            return await self._wait_stall()
+            return await self._wait_stall(1 if self._trusted else min(left, _WAKE_BYTES_MAX))
         finally:
             home.keep(self)
             home.rest_came(self._half)
 
-    async def _wait_stall(self) -> bool:
-        """Wait in several looks, so that a pause of this process counts as one look at most."""
-        look_s = self._pace.stall_s / _LOOKS
-        for _ in range(_LOOKS):
+    async def _wait_stall(self, bytes_min: int) -> bool:
+        """Wait in several looks, so that a pause of this process counts as one look at most.
+
+        Bytes below `bytes_min` wake nobody, so the wait also ends with the window of the pace: then
+        they are received and counted.
+        """
+        looks, window_s = (
+            (_LOOKS, inf) if bytes_min == 1 else (_STRANGER_LOOKS, self._pace.window_s)
+        )
+        look_s = min(self._pace.stall_s / looks, window_s)
+        for _ in range(looks):
             began = trio.current_time()
             with trio.move_on_at(began + look_s) as scope:
-                await self._stream.wait_readable()
+                await self._stream.wait_readable(bytes_min)
             self._waited_s += min(trio.current_time() - began, look_s)
-            if not scope.cancelled_caught:
+            if not scope.cancelled_caught or self._waited_s >= window_s:
                 return True
         return False
 
@@ -504,7 +516,8 @@ class FrameConnection:
 
     async def aclose(self, reason: str = "closed") -> None:
         """Send the queued buffers, for a second at most, then close."""
-        with trio.move_on_after(_LINGER_S) as scope:
-            scope.shield = True
-            await self.wait_below(0)
+        if self.pending_bytes:
+            with trio.move_on_after(_LINGER_S) as scope:
+                scope.shield = True
+                await self.wait_below(0)
         self.close(reason)

@@ -50,10 +50,18 @@ class TcpStream:
         except OSError as error:
             raise ConnectionLostError(f"{self._peer}: {error}") from error
 
-    async def wait_readable(self) -> None:
+    async def wait_readable(self, bytes_min: int = 1) -> None:
         if self._closed:
             raise trio.ClosedResourceError("this end was closed")
-        await trio.lowlevel.wait_readable(self._socket)
+        if bytes_min == 1:
+            await trio.lowlevel.wait_readable(self._socket)
+            return
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, bytes_min)
+        try:
+            await trio.lowlevel.wait_readable(self._socket)
+        finally:
+            if not self._closed:
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
 
     def try_send(self, buffers: Sequence[Buffer]) -> int:
         if self._closed:

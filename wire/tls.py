@@ -182,7 +182,8 @@ class TlsStream:
             raise self._error
         return 0 if self._ended else None
 
-    async def wait_readable(self) -> None:
+    async def wait_readable(self, bytes_min: int = 1) -> None:
+        del bytes_min
         self._check_open()
         if not self._dry or self._ended or self._error is not None:
             await trio.lowlevel.checkpoint()

@@ -50,10 +50,11 @@ class Stream(Protocol):
         """Receive what is there; return the number of bytes, 0 at the end, None if nothing is."""
         ...
 
-    async def wait_readable(self) -> None:
-        """Return when `try_recv_into` has bytes, the end or an error.
+    async def wait_readable(self, bytes_min: int = 1) -> None:
+        """Return when `try_recv_into` has so many bytes, the end or an error.
 
-        TLS also returns when a part of its next record has come, which holds no bytes yet.
+        A stream may return before the last of these bytes.  TLS also returns when a part of its
+        next record has come, which holds no bytes yet.
         """
         ...
 

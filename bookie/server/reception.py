@@ -243,11 +243,11 @@ class ReplayedStream:
         self._begun = self._begun[count:]
         return count
 
-    async def wait_readable(self) -> None:
+    async def wait_readable(self, bytes_min: int = 1) -> None:
         if self._begun:
             await trio.lowlevel.checkpoint()
         else:
-            await self._stream.wait_readable()
+            await self._stream.wait_readable(bytes_min)
 
     def try_send(self, buffers: Sequence[Buffer]) -> int:
         return self._stream.try_send(buffers)

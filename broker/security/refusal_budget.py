@@ -11,6 +11,7 @@ of a network has room when hosts have used up theirs.
 """
 
 from collections import Counter
+from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from typing import NamedTuple
 
@@ -36,6 +37,7 @@ class Source(NamedTuple):
 OTHERS = Source("")
 
 
+@lru_cache(maxsize=4096)
 def host_source(host: str) -> Source:
     """Return the source of a client that has proven no role."""
     try:

@@ -139,6 +139,7 @@ class ClientConnection:
         self.must_yield = False  # the latest commands have caused much work
         self.awaits_client = False  # not read until the client takes what is queued for it
         self.connected_ms = context.clock.now_ms()
+        self._connects_by_s = trio.current_time() + context.config.connect_timeout_s
         self._prove = prove
         self._forget_producer = forget_producer
         self._forget_consumer = forget_consumer
@@ -220,11 +221,10 @@ class ClientConnection:
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[None]:
-        """Keep the connection alive, and run its tasks, inside the `with` block."""
+        """Run the tasks of the connection inside the `with` block."""
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                nursery.start_soon(self._keep_alive)
                 try:
                     yield
                 finally:
@@ -248,6 +248,22 @@ class ClientConnection:
         assert self._nursery is not None
         self._nursery.start_soon(task, *args)
 
+    async def receive_first(self) -> list[memoryview]:
+        """Return the first frames of the client, and keep the connection alive from then on.
+
+        An empty list means that it has ended, maybe because nothing came in time.  There is no task
+        until then, so that strangers who stay silent cost little.
+        """
+        frames: list[memoryview] = []
+        with trio.move_on_at(self._connects_by_s) as limit:
+            frames = await self.receive()
+        if limit.cancelled_caught:
+            self._perform(self._session.greeting_overdue())
+            return []
+        if frames:
+            self.start_task(self._keep_alive)
+        return frames
+
     async def receive(self) -> list[memoryview]:
         """Return the frames that have arrived, at least one; an empty list at the end."""
         frames = await self._frames.receive()
@@ -270,7 +286,7 @@ class ClientConnection:
     async def _keep_alive(self) -> None:
         config = self._context.config
         states = session.ClientState.GREETING, session.ClientState.PROVING
-        with trio.move_on_after(config.connect_timeout_s):
+        with trio.move_on_at(self._connects_by_s):
             while self._session.state in states:
                 await self._wait_heard()
         self._perform(self._session.greeting_overdue())

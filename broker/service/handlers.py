@@ -189,7 +189,8 @@ class Handlers:
     async def _receive(self) -> None:
         connection = self._connection
         try:
-            while not connection.closing and (batch := await connection.receive()):
+            batch = await connection.receive_first()
+            while batch:
                 frames = iter(batch)
                 while self._handle_some(frames):
                     await self._wait_room()
@@ -197,6 +198,7 @@ class Handlers:
                 if connection.closing:
                     return
                 await self._wait_room()
+                batch = [] if connection.closing else await connection.receive()
         except OversizeError as error:
             connection.violated(str(error))
         except WireError as error:

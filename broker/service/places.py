@@ -166,10 +166,13 @@ def _minus(counts: Counter[str], key: str) -> None:
         del counts[key]  # The addresses of the past must not take memory.
 
 
-@lru_cache(maxsize=4096)
 def address_of(peer: str) -> str:
     """Return the address by which connections of `peer`, host:port, are counted."""
-    host = peer.rpartition(":")[0].strip("[]") or peer
+    return _address_of_host(peer.rpartition(":")[0].strip("[]") or peer)
+
+
+@lru_cache(maxsize=4096)
+def _address_of_host(host: str) -> str:
     try:
         address: IPv4Address | IPv6Address = ip_address(host.partition("%")[0])
     except ValueError:

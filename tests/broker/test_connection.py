@@ -6,7 +6,7 @@ import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from daybook.broker.limits import ConnectionLimits, RequestLimits
 from daybook.broker.protocol.session import NOT_OFFERED
@@ -47,6 +47,21 @@ async def test_ping_is_answered(autojump_clock: MockClock) -> None:
         client = await cluster.client()
         client.tell(pb.CommandPing())
         await client.wait(pb.CommandPong)
+
+
+async def test_a_stranger_who_is_silent_costs_no_task_beside_that_which_reads(
+    autojump_clock: MockClock,
+) -> None:
+    def tasks() -> int:
+        return trio.lowlevel.current_statistics().tasks_living
+
+    async with open_broker() as cluster:
+        client = await cluster.client(connect=False)
+        await wait_all_tasks_blocked()
+        before = tasks()
+        await client.connect()
+        await wait_all_tasks_blocked()
+        assert tasks() == before + 1  # which keeps the connection alive
 
 
 async def test_a_silent_client_is_asked_and_then_cut(autojump_clock: MockClock) -> None:

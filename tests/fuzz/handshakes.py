@@ -91,7 +91,8 @@ class _Peer:
             self._waiting = data
         return True
 
-    async def wait_readable(self) -> None:
+    async def wait_readable(self, bytes_min: int = 1) -> None:
+        del bytes_min
         await trio.lowlevel.checkpoint()
 
     def try_send(self, buffers: Sequence[Buffer]) -> int:

@@ -54,7 +54,8 @@ class ScriptedStream:
             del self._pieces[0]
         return size
 
-    async def wait_readable(self) -> None:
+    async def wait_readable(self, bytes_min: int = 1) -> None:
+        del bytes_min
         if self._pieces and self._pieces[0] is None:
             await trio.sleep(0.6)
             del self._pieces[0]

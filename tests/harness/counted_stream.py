@@ -20,9 +20,9 @@ class CountedStream:
         self.asked += 1
         return self._stream.try_recv_into(buffer)
 
-    async def wait_readable(self) -> None:
+    async def wait_readable(self, bytes_min: int = 1) -> None:
         self.waited += 1
-        await self._stream.wait_readable()
+        await self._stream.wait_readable(bytes_min)
 
     def try_send(self, buffers: Sequence[Buffer]) -> int:
         return self._stream.try_send(buffers)

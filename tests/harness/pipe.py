@@ -50,11 +50,11 @@ class PipeStream:
         self.other.notify()
         return count
 
-    async def wait_readable(self) -> None:
+    async def wait_readable(self, bytes_min: int = 1) -> None:
         while True:
             await trio.lowlevel.checkpoint()
             self._check()
-            if self.inbox or self.ended:
+            if len(self.inbox) >= bytes_min or self.ended:
                 return
             await self._changed.wait()
 

@@ -100,7 +100,8 @@ class SimulatedStream:
             self.other._notify()
         return count
 
-    async def wait_readable(self) -> None:
+    async def wait_readable(self, bytes_min: int = 1) -> None:
+        del bytes_min
         waited = False
         while not self._is_readable():
             waited = True

@@ -15,6 +15,7 @@ _VIEWS = "daybook.bookie.server.response_buffers"
 _ARENAS = "daybook.wire.arena"
 _CONNECTION = "daybook.wire.connection"
 _RECEIVE = "tests:tests/wire/test_receive_memory.py"
+_NEWCOMERS = "tests:tests/wire/test_newcomers.py"
 _UNUSED = "tests:tests/wire/test_unused_arenas.py"
 _BY_SIZES = "tests:tests/bookie/ledger/test_entry_sizes.py"
 
@@ -219,6 +220,30 @@ MUTANTS = [
         name="FrameConnection._check_pace",
         replacement=Edit("self._window_bytes < pace.bytes_per_s * self._waited_s", "False"),
         caught_by=f"{_RECEIVE} -k by_progress",
+    ),
+    Mutant(
+        id="B24m",
+        rule="half a frame of a newcomer wakes nobody byte by byte -> each byte does",
+        module=_CONNECTION,
+        name="FrameConnection._wait_for_the_rest",
+        replacement=Edit("1 if self._trusted else min(left, _WAKE_BYTES_MAX)", "1"),
+        caught_by=f"{_NEWCOMERS} -k byte_by_byte",
+    ),
+    Mutant(
+        id="B24n",
+        rule="after a frame in pieces a socket wakes for a byte again -> for as many as before",
+        module="daybook.wire.tcp",
+        name="TcpStream.wait_readable",
+        replacement=Edit("SO_RCVLOWAT, 1)", "SO_RCVLOWAT, bytes_min)"),
+        caught_by=f"{_NEWCOMERS} -k small_frame",
+    ),
+    Mutant(
+        id="B24o",
+        rule="the bytes of half a frame are counted when its window ends -> never while it waits",
+        module=_CONNECTION,
+        name="FrameConnection._wait_stall",
+        replacement=Edit("min(self._pace.stall_s / looks, window_s)", "self._pace.stall_s / looks"),
+        caught_by="tests:tests/bookie/server/test_hostile.py -k trickles",
     ),
     Mutant(
         id="B23f",

@@ -56,7 +56,8 @@ class FedStream:
         self.taken += count
         return count
 
-    async def wait_readable(self) -> None:
+    async def wait_readable(self, bytes_min: int = 1) -> None:
+        del bytes_min
         while not (self._arrived or self._ended or self.closed):
             await self._changed.wait()
         if self.closed:
