@@ -3,7 +3,9 @@
 Hypercorn's own loop has no bound on connections and logs a traceback for each accept that fails.
 Here the connections are bounded apart from those of the service port.  When the bound is reached,
 the oldest idle connection is cut, so that clients that connect and send nothing cannot keep a probe
-of the orchestrator out.  If each connection has a request under way, the newcomer is cut.
+of the orchestrator out.  A connection whose request only waits, because the application delays its
+refusal (`GIVING_WAY`), is cut before idle ones.  If each connection has another request under way,
+the newcomer is cut.
 
 With TLS, the handshake comes first, in the task of its connection and in limited time.
 
@@ -22,9 +24,10 @@ import logging
 import select
 import socket
 import ssl
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import chain
 from typing import Any, Self
 
 import trio
@@ -45,6 +48,9 @@ _log = logging.getLogger(__name__)
 CONNECTIONS_MAX = 256
 CERTIFICATE = "certificate"
 """The key in the state of a request: the `PeerCertificate` of its client, or None."""
+GIVING_WAY = "giving way"
+"""The key in the state of a request: a function that returns a context manager.  Inside its block,
+the request only waits, and its connection is the first to be cut for a newcomer."""
 SAYS_HTTPS = b'{"reason": "this port speaks HTTP with TLS only: begin the URL with https://"}'
 """The body of the answer to a request without TLS on a port that demands it."""
 _BACKLOG = 128
@@ -81,6 +87,7 @@ class _Connection(TCPServer):
     """A connection that knows whether a request is under way, and that is read strictly."""
 
     idle = True
+    gives_way = False
     on_cut: Callable[[str], None] = staticmethod(_nobody_is_told)
     end: Callable[[], None] = staticmethod(_nothing_ends)
     """Ends the connection at once."""
@@ -103,6 +110,16 @@ class _Connection(TCPServer):
         The garbage collector would stop the whole process to find those of a few hundred clients.
         """
         self._wrapper = None
+        self.state.clear()
+
+    @contextmanager
+    def giving_way(self) -> Generator[None]:
+        """Let newcomers have the place of this connection inside the block, which only waits."""
+        self.gives_way = True
+        try:
+            yield
+        finally:
+            self.gives_way = False
 
     async def protocol_send(self, event: Any) -> None:  # noqa: ANN401  one of Hypercorn's events
         if isinstance(event, RawData):
@@ -185,14 +202,17 @@ class _Bound:
         self.connections: dict[_Connection, trio.CancelScope] = {}
 
     def has_room(self) -> bool:
-        """Return True if one more connection is allowed, if need be by cutting an idle one."""
+        """Return True if one more connection is allowed, if need be by cutting another one."""
         if len(self.connections) < self.connections_max:
             return True
-        for connection, scope in self.connections.items():
-            if connection.idle and not scope.cancel_called:
-                scope.cancel()
-                return True
-        return False
+        stay = [item for item in self.connections.items() if not item[1].cancel_called]
+        given = (scope for connection, scope in stay if connection.gives_way)
+        idle = (scope for connection, scope in stay if connection.idle)
+        scope = next(chain(given, idle), None)
+        if scope is None:
+            return False
+        scope.cancel()
+        return True
 
 
 class HttpPort:
@@ -273,6 +293,7 @@ class HttpPort:
                     accepted = await self._accept(listening)
                     stream: Any = self._stream(accepted)
                     connection = _Connection(wrapped, config, context, ConnectionState({}), stream)
+                    connection.state[GIVING_WAY] = connection.giving_way
                     connection.on_cut = partial(self._cut, stream)
                     if self._bound.has_room():
                         scope = self._bound.connections[connection] = trio.CancelScope()

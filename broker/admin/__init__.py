@@ -2,6 +2,7 @@
 
 operations     the operations of an administrator, without HTTP
 handling       from an HTTP request to a call and back: arguments, JSON, refusals
+held_refusals  the delay of refusals of a client that is refused too often
 namespaces     REST of clusters, tenants, namespaces and brokers
 policies       REST of the policies of namespaces and topics
 topics         REST of topics, partitions and subscriptions; lookup over HTTP

@@ -22,6 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from daybook.broker.admin.access import Access, domain_of
+from daybook.broker.admin.held_refusals import HeldRefusals
 from daybook.broker.errors import (
     AuthenticationError,
     BrokerError,
@@ -200,9 +201,15 @@ class Endpoints(Generic[PartsT]):
     """Makes routes of handlers that share parts of the broker."""
 
     def __init__(
-        self, parts: PartsT, body_bytes_max: int, log: Log, access: Access | None = None
+        self,
+        parts: PartsT,
+        body_bytes_max: int,
+        log: Log,
+        access: Access | None = None,
+        held: HeldRefusals | None = None,
     ) -> None:
         self._access = access
+        self._held = held or HeldRefusals()
         self._parts = parts
         self._body_bytes_max = body_bytes_max
         self._log = log
@@ -251,6 +258,7 @@ class Endpoints(Generic[PartsT]):
         except NotOwnerError as error:
             return _redirect(request, error)
         except BrokerError as error:
+            await self._held.hold(request, error)
             return refused(error)
         except trio.TooSlowError:
             text = "the operation takes too long; it may still be carried out"

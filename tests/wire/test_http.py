@@ -24,7 +24,7 @@ from starlette.types import Receive, Scope, Send
 from daybook.wire import http
 from daybook.wire.clock import SystemClock
 from daybook.wire.errors import TlsError
-from daybook.wire.http import SAYS_HTTPS, CutClients, HttpPort
+from daybook.wire.http import GIVING_WAY, SAYS_HTTPS, CutClients, HttpPort
 from daybook.wire.logging import silent_log
 from daybook.wire.tls import TlsServer
 from daybook.wire.tls_files import ReloadedContext, server_context
@@ -49,7 +49,12 @@ class Site:
             await self.go_on.wait()
             return PlainTextResponse("waited")
 
-        self.app = Starlette(routes=[Route("/ok", ok), Route("/wait", wait)])
+        async def give_way(request: Request) -> Response:
+            with request.scope["state"][GIVING_WAY]():
+                return await wait(request)
+
+        routes = [Route("/ok", ok), Route("/wait", wait), Route("/give-way", give_way)]
+        self.app = Starlette(routes=routes)
 
     async def wait_waiting(self, count: int) -> None:
         while self.waiting < count:  # noqa: ASYNC110
@@ -103,6 +108,26 @@ async def test_a_request_that_is_under_way_is_not_cut_by_newcomers() -> None:
             for stream in busy:
                 assert (await rest(stream)).endswith(b"waited")
             assert (await ask(port, b"ok")).endswith(b"ok")
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_request_that_gives_way_is_cut_for_a_newcomer_before_idle_clients() -> None:
+    site = Site()
+    port = HttpPort("127.0.0.1", 0, connections_max=3)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(port.serve, site.app)
+        with trio.fail_after(PATIENCE_S):
+            idle = await connect(port)
+            held = [await connect(port) for _ in range(2)]
+            for stream in held:
+                await stream.send_all(GET % b"give-way")
+            await site.wait_waiting(2)
+            assert (await ask(port, b"ok")).endswith(b"ok")
+            assert await held[0].receive_some() == b""
+            await idle.send_all(GET % b"ok")
+            assert (await rest(idle)).endswith(b"ok")
+            site.go_on.set()
+            assert (await rest(held[1])).endswith(b"waited")
         nursery.cancel_scope.cancel()
 
 
