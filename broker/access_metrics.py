@@ -62,6 +62,19 @@ def cut_metrics(cluster: str, clients: ClientPort, requests: RequestCounts) -> I
     yield cut
 
 
+def held_metrics(cluster: str, requests: RequestCounts) -> Iterator[Metric]:
+    """Yield how many refusals were delayed, by port and by what was refused too often."""
+    held = CounterMetricFamily(
+        "daybook_broker_refusals_held",
+        "Refusals that were delayed, because a connection, a role or an address was refused too"
+        " often.",
+        labels=("cluster", "port", "by"),
+    )
+    for (port, by), count in sorted(requests.held.items()):
+        held.add_metric((cluster, port, by), count)
+    yield held
+
+
 def audit_metrics(cluster: str, audit: Audit) -> Iterator[Metric]:
     for name, text, count in (
         ("lines_dropped", "Lines of the audit log for which there was no room.", audit.dropped),

@@ -73,6 +73,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     # How entries are kept.  "auto": three copies, or as many as there are bookies.
     quorums: QuorumsConfig | Literal["auto"] = "auto"
+    ensemble_max: Positive = 5  # the largest ensemble that a policy may ask for
     bundles: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 4  # the bundles of a new namespace
     # A namespace is not split into more bundles than this.
     namespace_bundles_max: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 128
@@ -259,6 +260,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(
                 f"quorums: ensemble >= write >= ack must hold, but they are {quorums.ensemble},"
                 f" {quorums.write} and {quorums.ack}"
+            )
+        if isinstance(quorums, QuorumsConfig) and quorums.ensemble > self.ensemble_max:
+            raise ConfigError(
+                f"quorums: the ensemble of {quorums.ensemble} is larger than ensemble_max"
+                f" ({self.ensemble_max}): raise ensemble_max"
             )
         if (self.default_retention_minutes == 0) != (self.default_retention_mb == 0):
             raise ConfigError(

@@ -15,6 +15,7 @@ from daybook.broker.access_metrics import (
     audit_metrics,
     authentication_metrics,
     cut_metrics,
+    held_metrics,
     token_file_metrics,
 )
 from daybook.broker.compaction.topic_compaction import CompactionCounts
@@ -147,6 +148,7 @@ class BrokerMetrics:
         trust = None if authentication is None else authentication.trust
         yield from token_file_metrics(self._cluster, trust)
         yield from cut_metrics(self._cluster, self._clients, self._requests)
+        yield from held_metrics(self._cluster, self._requests)
         if self._audit is not None:
             yield from audit_metrics(self._cluster, self._audit)
         yield publish_latency(self._cluster, self._latencies)

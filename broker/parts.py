@@ -26,6 +26,7 @@ from daybook.broker.admin.broker_operations import BrokerOperations
 from daybook.broker.admin.bundle_operations import BundleOperations
 from daybook.broker.admin.operations import Operations
 from daybook.broker.admin.owned_topics import OwnedTopics
+from daybook.broker.admin.replica_limit import ReplicaLimit
 from daybook.broker.admin.sink_operations import SinkOperations
 from daybook.broker.config import BrokerConfig
 from daybook.broker.context import BrokerContext
@@ -426,6 +427,7 @@ def _make_operations(
     return Operations(
         cluster=on.config.cluster,
         partitions_max=on.config.partitions_max,
+        replicas=ReplicaLimit(on.config.ensemble_max, frozenset(on.config.super_users)),
         store=store,
         tenancy=stored.tenancy,
         policies=policies,

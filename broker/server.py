@@ -262,6 +262,7 @@ class _Broker:
             access=Access(config, access.authentication, access.authorization, access.audit),
             metrics_need_credentials=config.metrics_need_credentials,
             message_bytes_max=config.max_message_size,
+            pace=self.clients.context.refusal_pace,
             log=self.on.log,
         )
         for port in self.on.ports.for_http:

@@ -3,7 +3,9 @@
 Hypercorn's own loop has no bound on connections and logs a traceback for each accept that fails.
 Here the connections are bounded apart from those of the service port.  When the bound is reached,
 the oldest idle connection is cut, so that clients that connect and send nothing cannot keep a probe
-of the orchestrator out.  If each connection has a request under way, the newcomer is cut.
+of the orchestrator out.  A connection whose request only waits, because the application delays its
+refusal (`GIVING_WAY`), is cut before idle ones.  If each connection has another request under way,
+the newcomer is cut.
 
 With TLS, the handshake comes first, in the task of its connection and in limited time.
 
@@ -11,6 +13,10 @@ A client that sends nothing, or half the head of a request, is cut after `_IDLE_
 it goes on.  A client that reads its answer more slowly than `_ANSWER_BYTES_PER_S` is cut, too; the
 kernel cuts one that never reads.  Bodies have their limits in the applications.  Only HTTP/1 is
 served, and strictly: see `wire.http_framing`.
+
+A client that has its answer may still send the rest of its request.  That is read and dropped, for
+`_LINGER_S` at most: a connection that is closed before it would be reset, and the client might
+lose the answer.
 
 The requests of one connection are handled one at a time, and at most `_READ_BYTES` of them are read
 ahead.  When an answer cannot be sent, the connection ends at once with all that is left of them.
@@ -22,9 +28,10 @@ import logging
 import select
 import socket
 import ssl
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import chain
 from typing import Any, Self
 
 import trio
@@ -45,6 +52,9 @@ _log = logging.getLogger(__name__)
 CONNECTIONS_MAX = 256
 CERTIFICATE = "certificate"
 """The key in the state of a request: the `PeerCertificate` of its client, or None."""
+GIVING_WAY = "giving way"
+"""The key in the state of a request: a function that returns a context manager.  Inside its block,
+the request only waits, and its connection is the first to be cut for a newcomer."""
 SAYS_HTTPS = b'{"reason": "this port speaks HTTP with TLS only: begin the URL with https://"}'
 """The body of the answer to a request without TLS on a port that demands it."""
 _BACKLOG = 128
@@ -57,6 +67,8 @@ _UNREAD_MS = 5_000
 _ANSWER_S = 10.0  # in addition to what an answer takes at this rate
 _ANSWER_BYTES_PER_S = 16 << 10
 _SEND_BYTES = 256 << 10  # one part of an answer, which has its own time
+_LINGER_S = 1.0
+_LINGER_BYTES = 1 << 20
 _PLAIN_ANSWER = b"".join(
     (
         b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\n",
@@ -81,10 +93,17 @@ class _Connection(TCPServer):
     """A connection that knows whether a request is under way, and that is read strictly."""
 
     idle = True
+    gives_way = False
+    _drops = False  # The request has its answer, and what comes is dropped.
+    _reader: trio.lowlevel.Task | None = None
     on_cut: Callable[[str], None] = staticmethod(_nobody_is_told)
     end: Callable[[], None] = staticmethod(_nothing_ends)
     """Ends the connection at once."""
     _wrapper: Any = None
+
+    def __init__(self, *arguments: Any) -> None:  # noqa: ANN401  those of Hypercorn
+        super().__init__(*arguments)
+        self._read_all = trio.Event()  # The client has sent everything.
 
     @property
     def protocol(self) -> Any:  # noqa: ANN401
@@ -102,7 +121,17 @@ class _Connection(TCPServer):
 
         The garbage collector would stop the whole process to find those of a few hundred clients.
         """
-        self._wrapper = None
+        self._wrapper = self._reader = None
+        self.state.clear()
+
+    @contextmanager
+    def giving_way(self) -> Generator[None]:
+        """Let newcomers have the place of this connection inside the block, which only waits."""
+        self.gives_way = True
+        try:
+            yield
+        finally:
+            self.gives_way = False
 
     async def protocol_send(self, event: Any) -> None:  # noqa: ANN401  one of Hypercorn's events
         if isinstance(event, RawData):
@@ -110,7 +139,38 @@ class _Connection(TCPServer):
             return
         if isinstance(event, Updated):
             self.idle = event.idle
+        if isinstance(event, Closed) and isinstance(http := self._http, StrictConnection):
+            if trio.lowlevel.current_task() is self._reader:
+                await self._linger(self._read_rest)
+            elif http.refused:
+                return  # The task that reads is still sending the refusal, and will close.
+            elif http.has_more:
+                self._drops = True
+                await self._linger(self._read_all.wait)
         await super().protocol_send(event)
+
+    @property
+    def _http(self) -> object:
+        return None if self._wrapper is None else self._wrapper.protocol.connection
+
+    async def _linger(self, wait: Callable[[], Awaitable[None]]) -> None:
+        """Let a client that has its answer send the rest of its request, so that it reads it."""
+        with suppress(
+            trio.BrokenResourceError,
+            trio.BusyResourceError,
+            trio.ClosedResourceError,
+            AttributeError,  # A stream with TLS cannot do that.
+        ):
+            await self.stream.send_eof()
+        with self.giving_way(), trio.move_on_after(_LINGER_S):
+            await wait()
+
+    async def _read_rest(self) -> None:
+        """Read and drop what comes; only for the task that reads."""
+        left = _LINGER_BYTES
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while left > 0 and (data := await self.stream.receive_some(_READ_BYTES)):
+                left -= len(data)
 
     async def _send(self, data: bytes) -> None:
         """Send a part of an answer, in limited time; end the connection if that fails.
@@ -142,15 +202,20 @@ class _Connection(TCPServer):
         return scope is not None and scope["method"] in _READING
 
     async def _read_data(self) -> None:
+        self._reader = trio.lowlevel.current_task()
         data = None
-        while data != b"":
+        while data != b"" and not self._drops:
             try:
                 data = bytes(await self.stream.receive_some(_READ_BYTES))
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 if self.only_reads:
                     self.end()
                 break
-            await self.protocol.handle(RawData(data))
+            if not self._drops:
+                await self.protocol.handle(RawData(data))
+        if self._drops:
+            await self._read_rest()
+        self._read_all.set()
         await self.protocol.handle(Closed())
         # The client sends nothing more.  Without this its place would be taken for `_IDLE_S`.
         await self.idle_task.stop()
@@ -185,14 +250,17 @@ class _Bound:
         self.connections: dict[_Connection, trio.CancelScope] = {}
 
     def has_room(self) -> bool:
-        """Return True if one more connection is allowed, if need be by cutting an idle one."""
+        """Return True if one more connection is allowed, if need be by cutting another one."""
         if len(self.connections) < self.connections_max:
             return True
-        for connection, scope in self.connections.items():
-            if connection.idle and not scope.cancel_called:
-                scope.cancel()
-                return True
-        return False
+        stay = [item for item in self.connections.items() if not item[1].cancel_called]
+        given = (scope for connection, scope in stay if connection.gives_way)
+        idle = (scope for connection, scope in stay if connection.idle)
+        scope = next(chain(given, idle), None)
+        if scope is None:
+            return False
+        scope.cancel()
+        return True
 
 
 class HttpPort:
@@ -273,6 +341,7 @@ class HttpPort:
                     accepted = await self._accept(listening)
                     stream: Any = self._stream(accepted)
                     connection = _Connection(wrapped, config, context, ConnectionState({}), stream)
+                    connection.state[GIVING_WAY] = connection.giving_way
                     connection.on_cut = partial(self._cut, stream)
                     if self._bound.has_room():
                         scope = self._bound.connections[connection] = trio.CancelScope()

@@ -120,6 +120,7 @@ async def _namespace(call: OpsCall) -> object:
 async def _create_namespace(call: OpsCall) -> None:
     content = await call.optional_body(Fields) or {}
     bundles, wanted = parse_new_namespace(content, call.parts.cluster)
+    call.parts.replicas.check_all(wanted)
     await call.parts.tenancy.create_namespace(call.namespace, bundles=bundles, policies=wanted)
 
 

@@ -22,6 +22,7 @@ from daybook.broker.admin.bundle_operations import BundleOperations
 from daybook.broker.admin.message_ids import MessageIdData, Start
 from daybook.broker.admin.owned_topics import OwnedTopics
 from daybook.broker.admin.pages import Pages
+from daybook.broker.admin.replica_limit import ReplicaLimit
 from daybook.broker.admin.schemas import SchemaParts
 from daybook.broker.admin.stats_sums import sum_stats
 from daybook.broker.admin.topic_owners import Local, RestCall, TopicOwners
@@ -85,6 +86,7 @@ class Operations:
         *,
         cluster: str,
         partitions_max: int,
+        replicas: ReplicaLimit,
         store: MetadataStore,
         tenancy: Tenancy,
         policies: Policies,
@@ -107,6 +109,7 @@ class Operations:
         self.of_brokers = of_brokers
         self.schemas = SchemaParts(schemas, policies)
         self.pages = Pages()
+        self.replicas = replicas
         self._partitions_max = partitions_max
         self._store = store
         self._ownership = ownership

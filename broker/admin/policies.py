@@ -202,7 +202,10 @@ async def _value(path: PolicyPath, call: OpsCall) -> object:
             raise PreconditionError(f"{path.query} must be a number, not {text!r}") from None
     else:
         value = await call.optional_body(cast("type[object]", Any))
-    return None if path.policy.says_nothing(value) else value
+    if path.policy.says_nothing(value):
+        return None
+    call.parts.replicas.check(path.policy, value)
+    return value
 
 
 async def _get_unused(policy: UnusedPolicy, call: OpsCall) -> object:

@@ -7,6 +7,10 @@ One connection:
     consuming             consumers: ids, permits, acknowledgements
     refusals              how each kind of request is refused, and how late if it is repeated
 
+All connections of a role or an address:
+
+    refusal_paces         how late a request is refused if such ones were refused often
+
 Topics and their consumers:
 
     topics                loading a topic once for all callers; its three ways to end

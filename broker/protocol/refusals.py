@@ -8,9 +8,11 @@ The first refusal is sent at once.  Each one that follows soon is delayed twice 
 before it, up to a bound.  A command that was not refused for a while starts again without a delay.
 
 A client that asks for one thing after the other that it may not have, or that does not exist, is
-refused at once only `PACE_BURST` times, and then `PACE_PER_S` times a second.
+refused at once only `PACE_BURST` times, and then `PACE_PER_S` times a second.  `refusal_paces` does
+the same for all connections of a role or an address together.
 """
 
+import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -130,17 +132,26 @@ class Repeats:
 
 
 class RefusalPace:
-    """The times at which the requests of one connection may be refused."""
+    """The times at which the requests of one connection, or of one culprit, may be refused."""
 
-    def __init__(self) -> None:
-        self._lately = 0.0  # the number of refusals, which falls by `PACE_PER_S`
+    def __init__(
+        self,
+        burst: int = PACE_BURST,
+        per_s: float = PACE_PER_S,
+        delay_max_s: float = math.inf,
+    ) -> None:
+        self._burst = burst
+        self._per_s = per_s
+        self._lately_max = burst + per_s * delay_max_s
+        self._lately = 0.0  # the number of refusals, which falls by `per_s`
         self._at_s = 0.0
 
     def delay_s(self, now_s: float) -> float:
         """Return how long a request that is refused now has to wait for its refusal."""
-        self._lately = max(0.0, self._lately - (now_s - self._at_s) * PACE_PER_S) + 1
+        left = max(0.0, self._lately - (now_s - self._at_s) * self._per_s)
+        self._lately = min(left + 1, self._lately_max)
         self._at_s = now_s
-        return max(0.0, (self._lately - PACE_BURST) / PACE_PER_S)
+        return max(0.0, (self._lately - self._burst) / self._per_s)
 
 
 def repeated_as(command: int, body: Any) -> Hashable:  # noqa: ANN401  generated messages

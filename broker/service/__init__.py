@@ -8,6 +8,7 @@ openings           the openings of producers or consumers, which may be closed m
 client_rights      checks each command of a client
 request_turns      how many requests are under way at once, and which begins next
 refused_requests   sends refusals, late if a client repeats a refused request
+shared_pace        how long the requests of a role or an address wait that is refused too often
 request_counts     how many commands arrived and were refused; the log line for refusals
 lookup             which broker serves a topic
 """

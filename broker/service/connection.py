@@ -38,6 +38,7 @@ from daybook.broker.security.identity import Caller, on_behalf
 from daybook.broker.security.token_trust import Standing
 from daybook.broker.service.places import address_of
 from daybook.broker.service.request_counts import RefusalLog, RequestCounts
+from daybook.broker.service.shared_pace import SharedPace
 from daybook.wire.arena import ArenaPool
 from daybook.wire.clock import WallClock
 from daybook.wire.connection import FrameConnection, PendingTotal
@@ -94,6 +95,7 @@ class ConnectionContext:
     dispatch_memory: DispatchMemoryLimit = field(init=False)
     unread: PendingTotal = field(default_factory=PendingTotal)  # queued for all clients
     refusal_log: RefusalLog = field(init=False)
+    refusal_pace: SharedPace = field(init=False)
     cut_log: LogLimiter = field(init=False)
 
     def __post_init__(self) -> None:
@@ -104,6 +106,8 @@ class ConnectionContext:
         # A frozen dataclass can set its derived fields only in this way.
         object.__setattr__(self, "dispatch_memory", budget)
         object.__setattr__(self, "refusal_log", RefusalLog(self.log, self.request_counts))
+        pace = SharedPace(frozenset(self.config.super_users), self.request_counts, self.log)
+        object.__setattr__(self, "refusal_pace", pace)
         object.__setattr__(self, "cut_log", LogLimiter(self.log, lines_max=_CUT_LINES_MAX))
 
     def message_bytes_max(self) -> int:
@@ -505,13 +509,14 @@ class ClientConnection:
                 self._take_place(identity.role)
         except BrokerError as error:
             expired = isinstance(error, ExpiredError)
-            effects = self._session.not_proven(error.code, error.reason, expired=expired)
-            if self._session.renewal is not session.Renewal.LATE:
+            if first or not expired:  # The others are asked again.
                 command = pb.BaseCommand.CONNECT if first else pb.BaseCommand.AUTH_RESPONSE
                 context.refusal_log.refused(command, error, self.peer)
                 shown = bool(credentials.data) or credentials.common_name is not None
                 self._note(type_name(command), error, with_credentials=shown)
                 self._noted = True
+                await self._hold_refusal(error)
+            effects = self._session.not_proven(error.code, error.reason, expired=expired)
         else:
             self._caller = caller
             self._lapsed = trio.Event()
@@ -527,6 +532,12 @@ class ClientConnection:
         self._heard.set()
         self._identified.set()
         await self._end_if_refused()
+
+    async def _hold_refusal(self, error: BrokerError) -> None:
+        """Wait until the client may be refused.  It may do nothing else meanwhile."""
+        if not self._is_own_probe:
+            pace = self._context.refusal_pace
+            await trio.sleep(pace.delay_s(error, self._caller, self.peer, "service"))
 
     def _take_place(self, role: str) -> None:
         """Note the role of the connection.  Raise UnavailableError if it has too many."""

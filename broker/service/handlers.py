@@ -139,7 +139,9 @@ class Handlers:
             prove=prove,
         )
         self._rights = ClientRights(self._connection, broker)
-        self._refusals = RefusedRequests(self._connection, broker.refusal_log)
+        self._refusals = RefusedRequests(
+            self._connection, broker.refusal_log, broker.refusal_pace, broker.request_counts
+        )
         self._requests = RequestQueue(broker.request_turns, self._connection)
         self._lookups = RequestQueue(broker.lookup_turns, self._connection)
         self._watchers = TopicWatchers(
@@ -147,6 +149,7 @@ class Handlers:
             broker.topic_lists,
             self._lookups,
             self._refusals.refuse,
+            self._refusals.hold,
             partial(self._rights.check, T.WATCH_TOPIC_LIST) if broker.authorization else None,
             watchers_max=broker.limits.watchers_max,
         )

@@ -4,8 +4,9 @@ Only the answer is delayed.  One timer serves all delayed answers of the connect
 is bounded: beyond the bound, the answer that is due next is sent early.
 
 `hold` delays a request itself, in the place that it has among those of its connection, if its
-client is refused too often.  So the requests behind it wait, too, and cost nothing meanwhile.  Its
-place among those of all connections is given to others.
+client is refused too often: on this connection, or on all those of its role or address together
+(`shared_pace`).  So the requests behind it wait, too, and cost nothing meanwhile.  Its place among
+those of all connections is given to others.  One request of a connection waits at a time.
 """
 
 from contextlib import AbstractContextManager
@@ -18,7 +19,8 @@ from google.protobuf.message import Message
 from daybook.broker.errors import BrokerError, UnavailableError
 from daybook.broker.protocol.refusals import RefusalPace, Repeats, refusal, repeated_as
 from daybook.broker.service.connection import ClientConnection
-from daybook.broker.service.request_counts import RefusalLog
+from daybook.broker.service.request_counts import RefusalLog, RequestCounts
+from daybook.broker.service.shared_pace import SharedPace
 from daybook.wire.proto import pulsar_pb2 as pb
 
 REASON_CHARS_MAX = 4_096
@@ -29,11 +31,20 @@ _NEVER_LATE = frozenset({int(pb.BaseCommand.ACK)})
 class RefusedRequests:
     """One instance per client connection."""
 
-    def __init__(self, connection: ClientConnection, log: RefusalLog) -> None:
+    def __init__(
+        self,
+        connection: ClientConnection,
+        log: RefusalLog,
+        shared: SharedPace,
+        counts: RequestCounts,
+    ) -> None:
         self._connection = connection
         self._log = log
+        self._shared = shared
+        self._counts = counts
         self._repeats = Repeats()
         self._pace = RefusalPace()
+        self._holding = trio.Lock()
         self._waiting: list[tuple[float, int, Message]] = []  # a heap, by the time of the answer
         self._count = 0  # makes heap items unique: messages cannot be compared
         self._timed = False  # the timer runs
@@ -50,10 +61,20 @@ class RefusedRequests:
         """
         if isinstance(error, UnavailableError):
             return  # It is not the client's fault, and the next try may succeed.
-        delay_s = self._pace.delay_s(trio.current_time())
-        if delay_s:
+        waits = self._holding.locked()
+        delay_s = 0.0 if waits else self._delay_s(error)
+        if waits or delay_s:
             with giving_way:
-                await trio.sleep(delay_s)
+                async with self._holding:
+                    await trio.sleep(self._delay_s(error) if waits else delay_s)
+
+    def _delay_s(self, error: BrokerError) -> float:
+        own_s = self._pace.delay_s(trio.current_time())
+        if own_s:
+            self._counts.held["service", "connection"] += 1
+        connection = self._connection
+        shared_s = self._shared.delay_s(error, connection.caller, connection.peer, "service")
+        return max(own_s, shared_s)
 
     def refuse(self, command: int, body: Any, error: BrokerError) -> None:  # noqa: ANN401
         """Answer the request with the error, in the form that its kind of request has."""

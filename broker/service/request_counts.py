@@ -29,6 +29,8 @@ class RequestCounts:
     def __init__(self) -> None:
         self.received: Counter[int] = Counter()  # by command
         self.refused: Counter[tuple[int, int]] = Counter()  # by command and error
+        # delayed refusals, by port ("service" or "http") and by whose pace it is
+        self.held: Counter[tuple[str, str]] = Counter()
         self.cut: Counter[str] = Counter()  # clients, by "greeting", "open" or "http"
         self.bugs = 0  # connections that were ended because of a bug in a task of the broker
 

@@ -6,6 +6,7 @@ clients that ask are told anything: others would drop the connection at such a c
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, assert_never
 
@@ -31,10 +32,12 @@ from daybook.wire.topics import check_namespace
 T = pb.BaseCommand
 _RETRY_S = 1.0  # A right that cannot be checked now is checked again after that time.
 Refusing = Callable[[int, Any, BrokerError], None]
+Holding = Callable[[BrokerError, AbstractContextManager[None]], Awaitable[None]]
 
 
 class TopicWatchers:
-    """One instance per connection.  `refuse` answers a request with an error.
+    """One instance per connection.  `refuse` answers a request with an error, and `hold` waits
+    until that may be.
 
     `authorize` raises AuthorizationError if the client may not see the topics; None if everybody
     may.  It is asked before each change is told, too: a watcher that has lost its right is told
@@ -47,6 +50,7 @@ class TopicWatchers:
         lists: TopicLists,
         queue: RequestQueue,
         refuse: Refusing,
+        hold: Holding,
         authorize: Callable[[Any], Awaitable[None]] | None,
         *,
         watchers_max: int,
@@ -55,6 +59,7 @@ class TopicWatchers:
         self._lists = lists
         self._queue = queue
         self._refuse = refuse
+        self._hold = hold
         self._authorize = authorize
         self._machine = TopicWatchersProtocol(watchers_max=watchers_max)
         self._followed: dict[int, Followed] = {}  # by attempt
@@ -115,23 +120,20 @@ class TopicWatchers:
             failed = self._machine.open_failed(body.watcher_id, attempt, pb.ServiceNotReady, reason)
             self._perform(failed, body)
 
-    async def _follow(
-        self, body: pb.CommandWatchTopicList, attempt: int, _request: Request
-    ) -> None:
+    async def _follow(self, body: pb.CommandWatchTopicList, attempt: int, request: Request) -> None:
         watcher_id = body.watcher_id
         scope = self._scopes[attempt]
         followed: Followed | None = None
         try:
             with scope:
-                pattern = _pattern(body.topics_pattern)
-                changed = partial(self._changed, body, attempt)
-                namespace = _namespace(body.namespace)
-                if self._authorize is not None:
-                    await self._authorize(body)
-                followed = await self._lists.follow(namespace, pattern, changed)
-        except BrokerError as error:
-            failed = self._machine.open_failed(watcher_id, attempt, error.code, error.reason)
-            self._perform(failed, body)
+                try:
+                    followed = await self._find(body, attempt)
+                except BrokerError as error:
+                    await self._hold(error, self._queue.giving_way(request))
+                    failed = self._machine.open_failed(
+                        watcher_id, attempt, error.code, error.reason
+                    )
+                    self._perform(failed, body)
         finally:
             del self._scopes[attempt]
         if followed is None:
@@ -141,6 +143,13 @@ class TopicWatchers:
             return
         self._followed[attempt] = followed
         self._listed(watcher_id, attempt)
+
+    async def _find(self, body: pb.CommandWatchTopicList, attempt: int) -> Followed:
+        pattern = _pattern(body.topics_pattern)
+        namespace = _namespace(body.namespace)
+        if self._authorize is not None:
+            await self._authorize(body)
+        return await self._lists.follow(namespace, pattern, partial(self._changed, body, attempt))
 
     def _changed(self, body: pb.CommandWatchTopicList, attempt: int) -> None:
         if self._authorize is None:

@@ -406,6 +406,7 @@ class Cluster:
         self.broker = broker
         self._nursery = nursery
         self._clients = 0
+        self.clients_share_address = False
 
     def start(self, task: Callable[[], Awaitable[None]]) -> None:
         """Run a task until the test ends."""
@@ -413,7 +414,7 @@ class Cluster:
 
     async def client(self, *, connect: bool = True, **options: Any) -> Client:
         self._clients += 1
-        host = f"client-{self._clients}"
+        host = "client" if self.clients_share_address else f"client-{self._clients}"
         stream = await self.broker.network.of(host).connect(HOST, PORT)
         frames = FrameConnection(
             stream,

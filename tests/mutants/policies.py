@@ -332,4 +332,28 @@ MUTANTS = [
         ),
         caught_by=_BY_UPKEEP,
     ),
+    Mutant(
+        id="P97",
+        rule="a policy asks for no more copies than the operator allows -> for any number",
+        module="daybook.broker.admin.replica_limit",
+        name="ReplicaLimit.check",
+        replacement=Edit("wanted > self._ensemble_max", "False"),
+        caught_by="tests:tests/broker/control/test_policies.py -k no_more_copies",
+    ),
+    Mutant(
+        id="P97 namespace",
+        rule="a new namespace asks for no more copies than allowed -> for any number",
+        module="daybook.broker.admin.replica_limit",
+        name="ReplicaLimit.check_all",
+        replacement=Edit("PERSISTENCE.namespace.key)", "PERSISTENCE.name + '!')"),
+        caught_by="tests:tests/broker/control/test_policies.py -k no_more_copies",
+    ),
+    Mutant(
+        id="P97 behalf",
+        rule="only a super user that asks for itself may exceed the copies -> a proxy of one",
+        module="daybook.broker.admin.replica_limit",
+        name="ReplicaLimit._asks_super_user",
+        replacement=Edit("all(", "any("),
+        caught_by="tests:tests/broker/control/test_policies.py -k ask_for_more_copies",
+    ),
 ]

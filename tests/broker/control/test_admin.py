@@ -13,6 +13,7 @@ from daybook.broker.admin.bundle_operations import BundleOperations
 from daybook.broker.admin.message_ids import MessageIdData, Start
 from daybook.broker.admin.operations import Operations
 from daybook.broker.admin.owned_topics import OwnedTopics
+from daybook.broker.admin.replica_limit import ReplicaLimit
 from daybook.broker.errors import (
     BrokerError,
     ConflictError,
@@ -181,6 +182,7 @@ async def serve(cluster: Cluster, host: str, shared: set[str]) -> Admin:
     operations = Operations(
         cluster="test",
         partitions_max=16,
+        replicas=ReplicaLimit(5, ["root"]),
         store=broker.session,
         tenancy=broker.tenancy,
         policies=broker.policies,

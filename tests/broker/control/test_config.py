@@ -36,6 +36,7 @@ def test_without_settings_there_are_defaults() -> None:
         {"port": 70000},
         {"quorums": {"ensemble": 3, "write": 3}},
         {"quorums": {"ensemble": 2, "write": 3, "ack": 2}},
+        {"quorums": {"ensemble": 6, "write": 3, "ack": 2}},
         {"quorums": "three"},
         {"session_timeout_s": 0},
         {"default_retention_minutes": 0},

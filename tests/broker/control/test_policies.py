@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from daybook.broker.admin import policies as rest
+from daybook.broker.admin.replica_limit import ReplicaLimit
 from daybook.broker.config import parse
 from daybook.broker.errors import (
     NotAllowedError,
@@ -20,6 +21,7 @@ from daybook.broker.namespaces import policy_table as table
 from daybook.broker.namespaces.policy_table import EffectivePolicies, Layer, OnInvalid, defaults
 from daybook.broker.namespaces.policy_types import DispatchRate, Retention
 from daybook.broker.namespaces.records import policies_path, topic_policies_path
+from daybook.broker.security.identity import CALLER, Caller, Identity
 from daybook.wire.topics import TopicName
 from tests.broker.control.brokers import ControlPlane, open_cluster
 from tests.broker.control.test_admin import (
@@ -540,3 +542,33 @@ def test_a_layer_sets_only_what_it_says() -> None:
     found = layer.over(BELOW)
     assert found == replace(BELOW, retention=Retention(1, 1))
     assert layer.over(BELOW) is found
+
+
+def persistence(ensemble: int) -> dict[str, int]:
+    return {"bookkeeperEnsemble": ensemble, "bookkeeperWriteQuorum": 1, "bookkeeperAckQuorum": 1}
+
+
+async def test_a_policy_asks_for_no_more_copies_than_the_operator_allows() -> None:
+    async with two_brokers() as admins:
+        owner, _ = await owner_and_other(admins, TOPIC.full)
+        await owner("PUT", f"{TOPICS}/t")
+        for path in (f"{NAMESPACE}/persistence", f"{TOPICS}/t/persistence"):
+            await owner("POST", path, persistence(5))
+            with pytest.raises(PreconditionError, match=r"at most 5 .*ensemble_max"):
+                await owner("POST", path, persistence(6))
+            assert (await owner("GET", path))["bookkeeperEnsemble"] == 5  # type: ignore[index]
+        with pytest.raises(PreconditionError, match="ensemble_max"):
+            await owner("PUT", f"{NAMESPACES}/public/many", {"persistence": persistence(6)})
+        await owner("PUT", f"{NAMESPACES}/public/some", {"persistence": persistence(5)})
+
+
+async def test_a_super_user_may_ask_for_more_copies() -> None:
+    limit = ReplicaLimit(5, ["root"])
+    admin, root = Identity("admin", "token"), Identity("root", "token")
+    for caller in (Caller(admin), Caller(root, "admin"), Caller(admin, "root"), None):
+        CALLER.set(caller)
+        with pytest.raises(PreconditionError, match="super user"):
+            limit.check(table.PERSISTENCE, persistence(6))
+    CALLER.set(Caller(root))
+    limit.check(table.PERSISTENCE, persistence(6))
+    limit.check_all({"persistence": persistence(6)})
