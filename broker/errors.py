@@ -12,6 +12,7 @@ again, and a status of the admin REST.
       NotAllowedError          NotAllowedError         405   never possible for this kind of object
       UnavailableError         ServiceNotReady         503   not possible now: look up again
         NotOwnerError          ServiceNotReady         307   another broker serves the topic
+        NoRoomError                                    503   its memory is used up: try again later
       BusyError                ConsumerBusy, ...       409   another client holds it
       TooManyRequestsError     TooManyRequests         429   a rate is exceeded: try again later
       ConsumerAssignError      ConsumerAssignError     409   its key_shared policy does not fit
@@ -105,6 +106,12 @@ class NotOwnerError(UnavailableError):
         self.http_url = http_url
         self.http_url_tls = http_url_tls
         self.authoritative = authoritative
+
+
+class NoRoomError(UnavailableError):
+    """The broker has no memory for the answer now.  HTTP clients are told when to try again."""
+
+    retry_after_s = 5
 
 
 class BusyError(BrokerError):

@@ -6,12 +6,12 @@
 
 A few bytes can be decompressed to megabytes, and a client decides how fast it reads.  So all such
 answers of a broker share one bound.  A request beyond it waits for room, and is refused with
-UnavailableError if there is none in time.
+NoRoomError if there is none in time.
 """
 
 import trio
 
-from daybook.broker.errors import UnavailableError
+from daybook.broker.errors import NoRoomError
 
 _ANSWERS = 6  # The bound is that many of the largest size.
 _WAIT_S = 5.0
@@ -33,7 +33,7 @@ class AnswerMemory:
             while self.taken + wanted > self.bytes_max:
                 await self._freed.wait()
         if self.taken + wanted > self.bytes_max:
-            raise UnavailableError(
+            raise NoRoomError(
                 "other clients read so many messages of this broker over HTTP that the memory for"
                 " such answers is used up: try again, or read the message with a consumer"
             )

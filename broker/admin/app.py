@@ -25,12 +25,20 @@ from starlette.types import ASGIApp
 
 from daybook.broker.admin import bundles, namespaces, schemas, sinks, subscriptions, topics
 from daybook.broker.admin.access import Access
-from daybook.broker.admin.handling import Endpoints, reason, refused, with_encoded_paths
+from daybook.broker.admin.answer_budget import AnswerBudget
+from daybook.broker.admin.handling import (
+    Endpoints,
+    HeldResponse,
+    reason,
+    refused,
+    with_encoded_paths,
+    within,
+)
 from daybook.broker.admin.held_refusals import HeldRefusals
 from daybook.broker.admin.operations import Operations
 from daybook.broker.admin.sink_operations import SinkOperations
 from daybook.broker.admin.subscription_operations import MESSAGE_BYTES_MAX, SubscriptionOperations
-from daybook.broker.errors import BrokerError
+from daybook.broker.errors import BrokerError, NoRoomError
 from daybook.broker.security.rights import right_of_path
 from daybook.broker.service.shared_pace import SharedPace
 from daybook.wire.logging import Log
@@ -56,7 +64,8 @@ def create_app(
     `staged_bytes_max` bounds the bodies of requests about sinks, which have entries, and
     `message_bytes_max` an entry that is shown.  Refusals keep to the `pace`.
     """
-    held = HeldRefusals(pace)
+    held, answers = HeldRefusals(pace), AnswerBudget()
+    texts = AnswerBudget()  # Metrics have their own: long lists must not keep them out.
 
     async def show_metrics(request: Request) -> Response:
         if metrics_need_credentials and access is not None:
@@ -65,7 +74,13 @@ def create_app(
             except BrokerError as error:
                 await held.hold(request, error)
                 return refused(error)
-        return Response(await metrics(), media_type=CONTENT_TYPE_LATEST)
+        try:
+            return await within(texts, request, make_metrics)
+        except NoRoomError as error:
+            return refused(error)
+
+    async def make_metrics() -> HeldResponse:
+        return HeldResponse(await metrics(), media_type=CONTENT_TYPE_LATEST)
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok")
@@ -79,16 +94,17 @@ def create_app(
             return PlainTextResponse(why, 503)
         return PlainTextResponse("ok")
 
-    endpoints = Endpoints(operations, body_bytes_max, log, access, held)
+    endpoints = Endpoints(operations, body_bytes_max, log, access, held, answers)
     of_sinks_routes = (
         []
         if of_sinks is None
         else sinks.routes(
-            Endpoints(of_sinks, max(body_bytes_max, staged_bytes_max), log, access, held)
+            Endpoints(of_sinks, max(body_bytes_max, staged_bytes_max), log, access, held, answers)
         )
     )
+    of_schemas = Endpoints(operations.schemas, body_bytes_max, log, access, held, answers)
     shown = SubscriptionOperations(operations, message_bytes_max)
-    of_subscriptions = Endpoints(shown, body_bytes_max, log, access, held)
+    of_subscriptions = Endpoints(shown, body_bytes_max, log, access, held, answers)
     app = Starlette(
         routes=[
             Route("/metrics", show_metrics),
@@ -99,7 +115,7 @@ def create_app(
             *subscriptions.routes(of_subscriptions),  # before those that end with a route for all
             *namespaces.routes(endpoints),
             *of_sinks_routes,
-            *schemas.routes(Endpoints(operations.schemas, body_bytes_max, log, access, held)),
+            *schemas.routes(of_schemas),
             *topics.routes(endpoints),  # It ends with a route for all that is not offered.
         ],
         exception_handlers={HTTPException: _http_error},

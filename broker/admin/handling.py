@@ -22,23 +22,39 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from daybook.broker.admin.access import Access, domain_of
+from daybook.broker.admin.answer_budget import AnswerBudget
 from daybook.broker.admin.held_refusals import HeldRefusals
 from daybook.broker.errors import (
     AuthenticationError,
     BrokerError,
     InvalidNameError,
+    NoRoomError,
     NotOwnerError,
     PreconditionError,
     UnavailableError,
 )
 from daybook.broker.security.resources import Resource
 from daybook.broker.security.rights import READS_MESSAGES, Right, right_of_path
+from daybook.broker.service.places import address_of
 from daybook.wire.errors import MalformedError
 from daybook.wire.logging import Log
 from daybook.wire.topics import TopicName, check_namespace, url_decode
 
 _HANDLER_TIMEOUT_S = 60.0
 _BODY_TIMEOUT_S = 10.0
+_READING = ("GET", "HEAD")
+# The paths whose answers grow with the number of topics, subscriptions or namespaces.
+_LISTS = (
+    "/{tenant}/{namespace}",
+    "/partitioned",
+    "/topics",
+    "/subscriptions",
+    "/tenants",
+    "/namespaces/{tenant}",
+    "/ownedNamespaces",
+    "/sinks",
+    "/destinations",
+)
 
 PartsT = TypeVar("PartsT")
 ValueT = TypeVar("ValueT")
@@ -74,18 +90,17 @@ class Content:
     on_done: Callable[[], None] = _nothing
 
 
-class _ContentResponse(Response):
+class HeldResponse(Response):
     """An answer that tells when it needs no memory any more."""
 
-    def __init__(self, content: Content) -> None:
-        super().__init__(content.data, media_type="application/octet-stream")
-        self._on_done = content.on_done
+    on_done: Callable[[], None] = staticmethod(_nothing)
+    """Called when the answer is sent, or its connection has ended."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._on_done()
+            self.on_done()
 
 
 class Call(Generic[PartsT]):
@@ -207,9 +222,11 @@ class Endpoints(Generic[PartsT]):
         log: Log,
         access: Access | None = None,
         held: HeldRefusals | None = None,
+        answers: AnswerBudget | None = None,
     ) -> None:
         self._access = access
         self._held = held or HeldRefusals()
+        self._answers = answers or AnswerBudget()
         self._parts = parts
         self._body_bytes_max = body_bytes_max
         self._log = log
@@ -227,6 +244,7 @@ class Endpoints(Generic[PartsT]):
         """
         rights = {method: right_of_path(method, path) for method in handlers}
         reads_messages = path.endswith(READS_MESSAGES)
+        is_list = path.endswith(_LISTS)
 
         async def endpoint(request: Request) -> Response:
             method = "GET" if request.method == "HEAD" else request.method
@@ -234,7 +252,12 @@ class Endpoints(Generic[PartsT]):
             if handler is None:
                 return reason(405, f"{request.method} is not possible here")
             return await self._handle(
-                handler, request, rights[method], targets, reads_messages=reads_messages
+                handler,
+                request,
+                rights[method],
+                targets,
+                reads_messages=reads_messages,
+                is_list=is_list,
             )
 
         return Route(path, endpoint, methods=["GET", "PUT", "POST", "DELETE", "PATCH"])
@@ -247,6 +270,7 @@ class Endpoints(Generic[PartsT]):
         targets: TargetsOf[PartsT] | None,
         *,
         reads_messages: bool,
+        is_list: bool,
     ) -> Response:
         call = Call(request, self._parts, self._body_bytes_max)
         try:
@@ -254,7 +278,7 @@ class Endpoints(Generic[PartsT]):
                 if self._access is not None:
                     of_call = None if targets is None else partial(targets, call)
                     await self._access.admit(request, right, of_call, reads_messages=reads_messages)
-                return answer(await handler(call))
+                return await self._answer(handler, call, request, is_list=is_list)
         except NotOwnerError as error:
             return _redirect(request, error)
         except BrokerError as error:
@@ -273,19 +297,58 @@ class Endpoints(Generic[PartsT]):
             )
             return reason(500, "the broker failed; its log has the reason")
 
+    async def _answer(
+        self, handler: Handler[PartsT], call: Call[PartsT], request: Request, *, is_list: bool
+    ) -> Response:
+        if request.method not in _READING:
+            return answer(await handler(call))
 
-def answer(value: object) -> Response:
+        async def make() -> HeldResponse:
+            return answer(await handler(call))
+
+        return await within(self._answers, request, make, is_list=is_list)
+
+
+async def within(
+    budget: AnswerBudget,
+    request: Request,
+    make: Callable[[], Awaitable[HeldResponse]],
+    *,
+    is_list: bool = False,
+) -> HeldResponse:
+    """Return the answer that `make` makes; the budget has room for it until it is sent.
+
+    Raise NoRoomError.
+    """
+    client = request.client
+    host = "" if client is None else address_of(f"{client.host}:{client.port}")
+    held = await budget.hold(request.scope["path"], host, is_list=is_list)
+    try:
+        response = await make()
+        if response.on_done is _nothing:  # The memory of others is counted elsewhere.
+            held.made(len(response.body))
+            response.on_done = held.release
+        else:
+            held.release()
+    except BaseException:
+        held.release()
+        raise
+    return response
+
+
+def answer(value: object) -> HeldResponse:
     if value is None:
-        return Response(status_code=204)
+        return HeldResponse(status_code=204)
     if isinstance(value, Text):
-        return Response(str(value), media_type="text/plain")
+        return HeldResponse(str(value), media_type="text/plain")
     if isinstance(value, Content):
         return _content(value)
-    return Response(msgspec.json.encode(value), media_type="application/json")
+    return HeldResponse(msgspec.json.encode(value), media_type="application/json")
 
 
-def _content(content: Content) -> Response:
-    response = _ContentResponse(content)
+def _content(content: Content) -> HeldResponse:
+    response = HeldResponse(content.data, media_type="application/octet-stream")
+    response.on_done = content.on_done
     for name, value in content.headers:
         # Names and values come from messages: a header cannot have line breaks or other letters.
         with suppress(UnicodeEncodeError):
@@ -304,6 +367,8 @@ def refused(error: BrokerError) -> Response:
     response = reason(error.status, str(error))
     if isinstance(error, AuthenticationError):
         response.headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, NoRoomError):
+        response.headers["Retry-After"] = str(error.retry_after_s)
     return response
 
 

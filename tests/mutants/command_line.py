@@ -10,6 +10,7 @@ _BY_NOT_FOUND = "tests:tests/clients/cli/test_not_found.py"
 _PLACES = "daybook.clients.cli.places"
 _BACKLOG = "daybook.clients.cli.topic_backlog"
 _BY_BACKLOG = "tests:tests/clients/cli/test_topic_backlog.py"
+_BY_LONG = "tests:tests/broker/control/test_answer_budget.py"
 _BY_MEMORY = "tests:tests/broker/control/test_answer_memory.py"
 _BY_REST = "tests:tests/broker/control/test_subscription_admin.py"
 
@@ -231,5 +232,63 @@ MUTANTS = [
             "known = parse(content) == parse(new) and target.exists()", "known = False"
         ),
         caught_by="tests:tests/clients/cli/test_revoked_tokens.py -k left_alone",
+    ),
+    Mutant(
+        id="CL4 long",
+        rule="long answers share one bound -> none",
+        module="daybook.broker.admin.answer_budget",
+        name="AnswerBudget.fits",
+        replacement=Edit("return fair and others + needed <= self._bytes_max", "return fair"),
+        caught_by=f"{_BY_LONG} -k beyond_the_bound",
+    ),
+    Mutant(
+        id="CL4 long client",
+        rule="one client keeps no other out by long answers -> it may take everything",
+        module="daybook.broker.admin.answer_budget",
+        name="AnswerBudget.fits",
+        replacement=Edit("fair = not of_client or", "fair = True or"),
+        caught_by=f"{_BY_LONG} -k keeps_no_other_out",
+    ),
+    Mutant(
+        id="CL4 long made",
+        rule="an answer takes more while it is made -> as much as when it is sent",
+        module="daybook.broker.admin.answer_budget",
+        name="AnswerBudget._wanted",
+        replacement=Edit("_MAKING * size", "size"),
+        caught_by=f"{_BY_LONG} -k while_it_is_made",
+    ),
+    Mutant(
+        id="CL4 long unknown",
+        rule="a list of unknown length is made once first -> by all that ask for it",
+        module="daybook.broker.admin.answer_budget",
+        name="AnswerBudget._has_room",
+        replacement=Edit("if path in self._learning:", "if False:"),
+        caught_by=f"{_BY_LONG} -k unknown_length",
+    ),
+    Mutant(
+        id="CL4 long page",
+        rule="a page does not tell the length of a list -> it does",
+        module="daybook.broker.admin.answer_budget",
+        name="AnswerBudget.learn",
+        replacement=Edit("max(size, int(before * _FORGET))", "size"),
+        caught_by=f"{_BY_LONG} -k while_it_is_made",
+    ),
+    Mutant(
+        id="CL4 long sent",
+        rule="the memory of a long answer is held until it is sent -> until it is made",
+        module="daybook.broker.admin.handling",
+        name="within",
+        replacement=Edit("response.on_done = held.release", "held.release()"),
+        caught_by=f"{_BY_LONG} -k nobody_reads",
+    ),
+    Mutant(
+        id="CL4 long failed",
+        rule="an answer that fails takes no memory -> it keeps it",
+        module="daybook.broker.admin.handling",
+        name="within",
+        replacement=Edit(
+            "    except BaseException:\n        held.release()\n", "    except BaseException:\n"
+        ),
+        caught_by=f"{_BY_LONG} -k that_fails",
     ),
 ]
