@@ -139,6 +139,11 @@ class Authorization:
                     grants, role, CONSUME, target
                 )
 
+    async def demands_prefix(self, namespace: str) -> bool:
+        """Return True if the names of subscriptions have to begin with the role there."""
+        grants = await self._grants.get(records.policies_path(namespace))
+        return grants is not None and grants.prefix_mode
+
     async def _allow(self, grants: Grants, role: str, action: str, target: Resource) -> bool:
         topic, wildcards = target.topic, self._wildcards
         if not grants.allow(role, action, topic, wildcards=wildcards):

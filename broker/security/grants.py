@@ -14,6 +14,7 @@ Fields and actions that are not known here are kept.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, cast
 
 import msgspec
@@ -24,11 +25,19 @@ from daybook.wire.topics import TopicName
 PRODUCE, CONSUME = "produce", "consume"
 ACTIONS = (PRODUCE, CONSUME, "functions", "sources", "sinks", "packages")
 _ROLES_MAX = 10_000
-_DRAWN = re.compile(r"(reader|multiTopicsReader)-[0-9a-f]{10}")
-"""The names that readers draw for their subscriptions: Daybook's, and Pulsar's in Java and C++.
+_DRAWN = re.compile(r"(reader|multiTopicsReader)-[0-9a-f]{10}|Reader-[0-9a-f]{32}")
+"""The names that readers draw for their subscriptions: Daybook's, and Pulsar's in Java, C++ and C#.
 
-No more than these: under a name like `reader-sales`, a role could be in the way of others.
+Nobody chooses such a name, so a role under one is in nobody's way.
 """
+_SHORT = re.compile(r"reader-[a-z]{5}")
+"""The names that readers of Pulsar's client for Go draw.
+
+A role may have chosen such a name, for example `reader-sales`: it begins with the role.  So these
+names need no prefix only where no other role could have chosen them.
+"""
+_CLAIM = re.compile(r"r|re|rea|read|reade|reader|reader-[a-z]{0,5}|\*.*|.*\*", re.DOTALL)
+"""The roles that may begin a short name, and all patterns of roles."""
 
 Fields = dict[str, object]
 
@@ -54,6 +63,7 @@ class Grants:
     )
     of_subscriptions: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     prefix_mode: bool = False  # the name of a subscription has to begin with the role
+    claims: frozenset[str] = frozenset()  # the roles that may have chosen a short name
 
     def allow(
         self,
@@ -90,7 +100,13 @@ class Grants:
 
         A reader may have no prefix: it stores nothing, and nobody had chosen its name before.
         """
-        return not self.prefix_mode or of_reader or subscription.startswith(role)
+        if not self.prefix_mode or subscription.startswith(role):
+            return True
+        return of_reader and not (is_short(subscription) and self._is_claimed(subscription))
+
+    def _is_claimed(self, subscription: str) -> bool:
+        """Return True if the name begins with a role that has rights here."""
+        return any(_begins(role, subscription) for role in self.claims)
 
     def on_topic(self, topic: TopicName) -> dict[str, list[str]]:
         """Return the actions of each role on a topic, those by the namespace included."""
@@ -103,7 +119,20 @@ class Grants:
 
 def is_of_reader(subscription: str, *, durable: bool) -> bool:
     """Return True if the subscription is volatile and has a name that a reader has drawn."""
-    return not durable and _DRAWN.fullmatch(subscription) is not None
+    drawn = _DRAWN.fullmatch(subscription) is not None
+    return not durable and (drawn or is_short(subscription))
+
+
+def is_short(subscription: str) -> bool:
+    """Return True if it is a drawn name that somebody may have chosen, too."""
+    return _SHORT.fullmatch(subscription) is not None
+
+
+def _begins(role: str, name: str) -> bool:
+    """Return True if the name begins with the role, or with one that fits the pattern."""
+    if role.endswith("*"):
+        return name.startswith(role[:-1])
+    return role[1:] in name if role.startswith("*") else name.startswith(role)
 
 
 def _allows(roles: Mapping[str, Sequence[str]], role: str, action: str, *, wildcards: bool) -> bool:
@@ -148,7 +177,14 @@ def _grants(record: _Record) -> Grants:
         policies.destination_auth,
         policies.subscription_auth_roles,
         (record.subscription_auth_mode or "").lower() == "prefix",
+        _claims(policies),
     )
+
+
+def _claims(policies: _AuthPolicies) -> frozenset[str]:
+    tables = [policies.namespace_auth, *policies.destination_auth.values()]
+    roles = chain(*tables, *policies.subscription_auth_roles.values())
+    return frozenset(role for role in roles if _CLAIM.fullmatch(role))
 
 
 # -- changes of the record

@@ -199,7 +199,7 @@ class ClientConsumers:
         found: tuple[Subscription | NonPersistentSubscription, Callable[[], Consumer]] | None
         found = None
         error: BrokerError = self._openings.closed_early()
-        request = replace(consumer_request(body), reader_of=self._rights.reader_of(body))
+        request = consumer_request(body)
         changes = self._rights.changes
         try:
             with scope:
@@ -239,6 +239,7 @@ class ClientConsumers:
         """
         broker = self._broker
         await self._rights.check(T.SUBSCRIBE, body)
+        request = replace(request, reader_of=await self._rights.reader_of(body))
         broker.role_use.check_consumer(self._rights.role)
         if body.subType not in TYPE_NAMES:
             raise NotAllowedError(

@@ -4,7 +4,7 @@ from typing import Any
 
 from daybook.broker.context import BrokerContext
 from daybook.broker.errors import AuthorizationError
-from daybook.broker.security.grants import is_of_reader
+from daybook.broker.security.grants import is_of_reader, is_short
 from daybook.broker.security.identity import Caller, on_behalf
 from daybook.broker.security.resources import of_topic
 from daybook.broker.security.rights import Right, right_of_command
@@ -54,12 +54,19 @@ class ClientRights:
                 name, peer = type_name(command), self._connection.peer
                 audit.note(name, peer, caller, str(resource), error)
 
-    def reader_of(self, body: pb.CommandSubscribe) -> str:
+    async def reader_of(self, body: pb.CommandSubscribe) -> str:
         """Return the role whose reader subscribes; "" for other consumers, and without rights."""
         authorization, caller = self._broker.authorization, self._connection.caller
+        name = body.subscription
         if authorization is None or not authorization.on or caller is None:
             return ""
-        return caller.role if is_of_reader(body.subscription, durable=body.durable) else ""
+        if not is_of_reader(name, durable=body.durable):
+            return ""
+        if is_short(name):
+            # Where names need no prefix, roles may share a subscription with a name like that.
+            namespace = topic_name(body.topic).namespace
+            return caller.role if await authorization.demands_prefix(namespace) else ""
+        return caller.role
 
     @property
     def changes(self) -> int:

@@ -447,9 +447,7 @@ MUTANTS = [
         rule="only a reader needs no prefix -> every volatile subscription",
         module=f"{_SECURITY}.grants",
         name="is_of_reader",
-        replacement=Edit(
-            "not durable and _DRAWN.fullmatch(subscription) is not None", "not durable"
-        ),
+        replacement=Edit("not durable and (drawn or is_short(subscription))", "not durable"),
         caught_by=f"{_TESTS}/test_readers.py -k needs_no_prefix",
     ),
     Mutant(
@@ -619,5 +617,29 @@ MUTANTS = [
         name="ABORTED_MAX",
         replacement=1 << 30,
         caught_by="tests:tests/broker/sinks/test_limits.py -k any_number",
+    ),
+    Mutant(
+        id="SE86",
+        rule="a name that another role may have chosen needs the prefix -> not if it looks drawn",
+        module=f"{_SECURITY}.grants",
+        name="Grants.has_prefix",
+        replacement=Edit("and self._is_claimed(subscription)", "and False"),
+        caught_by=f"{_TESTS}/test_readers.py -k may_have_chosen",
+    ),
+    Mutant(
+        id="SE87",
+        rule="a pattern of roles may have chosen a short name -> only a role",
+        module=f"{_SECURITY}.grants",
+        name="_begins",
+        replacement=Edit('if role.endswith("*"):', "if False:"),
+        caught_by=f"{_TESTS}/test_readers.py -k may_have_chosen",
+    ),
+    Mutant(
+        id="SE88",
+        rule="without the mode, roles share a short name -> the first role keeps it",
+        module="daybook.broker.service.client_rights",
+        name="ClientRights.reader_of",
+        replacement=Edit("if await authorization.demands_prefix(namespace)", "if True"),
+        caught_by=f"{_TESTS}/test_readers.py -k share_a_short_name",
     ),
 ]

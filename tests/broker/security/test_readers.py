@@ -39,7 +39,13 @@ def refused(answer: Any) -> str:
         (DRAWN, False, True),
         ("multiTopicsReader-0123456789", False, True),
         (DRAWN, True, False),
-        ("reader-sales", False, False),
+        ("Reader-0123456789abcdef0123456789abcdef", False, True),
+        ("Reader-0123456789abcdef0123456789abcde", False, False),
+        ("reader-sales", False, True),
+        ("reader-sales", True, False),
+        ("reader-sale", False, False),
+        ("reader-billing", False, False),
+        ("reader-Sales", False, False),
         ("reader-012345678", False, False),
         ("reader-01234567890", False, False),
         (f"x{DRAWN}", False, False),
@@ -109,6 +115,73 @@ async def test_the_roles_of_a_subscription_count_for_a_reader() -> None:
         await store_policies(cluster.broker.session, {**PREFIX, "auth_policies": policies})
         alice = await connected(cluster, "alice")
         assert "is for other roles" in refused(await subscribe(alice, TOPIC, DRAWN))
+
+
+SHORT = "reader-sales"
+
+
+def granted(*roles: str) -> dict[str, Any]:
+    """Return the policies of a namespace where these roles have some right."""
+    grants: dict[str, Any] = {"namespace_auth": {"alice": ["consume"], "bob": ["consume"]}}
+    for number, role in enumerate(roles):
+        match number % 3:
+            case 0:
+                grants.setdefault("destination_auth", {}).setdefault(TOPIC, {})[role] = ["produce"]
+            case 1:
+                grants.setdefault("subscription_auth_roles", {})["x"] = [role]
+            case _:
+                grants["namespace_auth"][role] = ["consume"]
+    return {"auth_policies": grants, "subscription_auth_mode": "Prefix"}
+
+
+@TOPICS
+async def test_a_reader_with_a_short_name_needs_no_prefix_and_keeps_it(topic: str) -> None:
+    async with open_broker(settings=LOCKED) as cluster:
+        await store_policies(cluster.broker.session, granted("sales", "al*", "readers"))
+        alice, bob, root = [await connected(cluster, each) for each in ("alice", "bob", "root")]
+        assert is_open(await subscribe(alice, topic, SHORT))
+        for other in (bob, root):
+            assert "of another role" in refused(await subscribe(other, topic, SHORT))
+        assert "has to begin with" in refused(await subscribe(alice, topic, SHORT, 2, durable=True))
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert not alice.bodies(pb.CommandCloseConsumer)
+
+
+@pytest.mark.parametrize("role", ["reader", "r", "reader-s", SHORT, "read*", "*", "*der"])
+async def test_a_short_name_that_another_role_may_have_chosen_needs_the_prefix(role: str) -> None:
+    async with open_broker(settings=LOCKED) as cluster:
+        for place in range(3):
+            policies = granted(*["other"] * place, role)
+            path = records.policies_path(NAMESPACE)
+            if not place:
+                await store_policies(cluster.broker.session, policies)
+            else:
+                await cluster.broker.session.set(path, records.encode(policies), -1)
+                await trio.testing.wait_all_tasks_blocked(0.05)
+            alice = await connected(cluster, "alice")
+            assert "has to begin with" in refused(await subscribe(alice, TOPIC, SHORT))
+            assert is_open(await subscribe(alice, TOPIC, DRAWN, 2))
+
+
+async def test_a_reader_with_a_short_name_makes_way_for_a_role_that_may_choose_it() -> None:
+    async with open_broker(settings=LOCKED) as cluster:
+        store = cluster.broker.session
+        await store_policies(store, granted())
+        alice = await connected(cluster, "alice")
+        assert is_open(await subscribe(alice, TOPIC, SHORT))
+        policies = granted("x", "y", "reader")
+        await store.set(records.policies_path(NAMESPACE), records.encode(policies), -1)
+        await alice.wait(pb.CommandCloseConsumer)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        reader = await connected(cluster, "reader")
+        assert is_open(await subscribe(reader, TOPIC, SHORT, durable=True))
+
+
+async def test_without_the_mode_roles_share_a_short_name() -> None:
+    async with open_broker(settings=LOCKED) as cluster:
+        await store_policies(cluster.broker.session, ROLES)
+        for client in await _two(cluster):
+            assert is_open(await subscribe(client, TOPIC, SHORT))
 
 
 async def test_without_authorization_readers_share_their_names() -> None:
