@@ -14,6 +14,10 @@ it goes on.  A client that reads its answer more slowly than `_ANSWER_BYTES_PER_
 kernel cuts one that never reads.  Bodies have their limits in the applications.  Only HTTP/1 is
 served, and strictly: see `wire.http_framing`.
 
+A client that has its answer may still send the rest of its request.  That is read and dropped, for
+`_LINGER_S` at most: a connection that is closed before it would be reset, and the client might
+lose the answer.
+
 The requests of one connection are handled one at a time, and at most `_READ_BYTES` of them are read
 ahead.  When an answer cannot be sent, the connection ends at once with all that is left of them.
 The end of what a client sends is no sign that it has gone: it may wait for its answer.  A
@@ -24,7 +28,7 @@ import logging
 import select
 import socket
 import ssl
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
@@ -63,6 +67,8 @@ _UNREAD_MS = 5_000
 _ANSWER_S = 10.0  # in addition to what an answer takes at this rate
 _ANSWER_BYTES_PER_S = 16 << 10
 _SEND_BYTES = 256 << 10  # one part of an answer, which has its own time
+_LINGER_S = 1.0
+_LINGER_BYTES = 1 << 20
 _PLAIN_ANSWER = b"".join(
     (
         b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\n",
@@ -88,10 +94,16 @@ class _Connection(TCPServer):
 
     idle = True
     gives_way = False
+    _drops = False  # The request has its answer, and what comes is dropped.
+    _reader: trio.lowlevel.Task | None = None
     on_cut: Callable[[str], None] = staticmethod(_nobody_is_told)
     end: Callable[[], None] = staticmethod(_nothing_ends)
     """Ends the connection at once."""
     _wrapper: Any = None
+
+    def __init__(self, *arguments: Any) -> None:  # noqa: ANN401  those of Hypercorn
+        super().__init__(*arguments)
+        self._read_all = trio.Event()  # The client has sent everything.
 
     @property
     def protocol(self) -> Any:  # noqa: ANN401
@@ -109,7 +121,7 @@ class _Connection(TCPServer):
 
         The garbage collector would stop the whole process to find those of a few hundred clients.
         """
-        self._wrapper = None
+        self._wrapper = self._reader = None
         self.state.clear()
 
     @contextmanager
@@ -127,7 +139,38 @@ class _Connection(TCPServer):
             return
         if isinstance(event, Updated):
             self.idle = event.idle
+        if isinstance(event, Closed) and isinstance(http := self._http, StrictConnection):
+            if trio.lowlevel.current_task() is self._reader:
+                await self._linger(self._read_rest)
+            elif http.refused:
+                return  # The task that reads is still sending the refusal, and will close.
+            elif http.has_more:
+                self._drops = True
+                await self._linger(self._read_all.wait)
         await super().protocol_send(event)
+
+    @property
+    def _http(self) -> object:
+        return None if self._wrapper is None else self._wrapper.protocol.connection
+
+    async def _linger(self, wait: Callable[[], Awaitable[None]]) -> None:
+        """Let a client that has its answer send the rest of its request, so that it reads it."""
+        with suppress(
+            trio.BrokenResourceError,
+            trio.BusyResourceError,
+            trio.ClosedResourceError,
+            AttributeError,  # A stream with TLS cannot do that.
+        ):
+            await self.stream.send_eof()
+        with self.giving_way(), trio.move_on_after(_LINGER_S):
+            await wait()
+
+    async def _read_rest(self) -> None:
+        """Read and drop what comes; only for the task that reads."""
+        left = _LINGER_BYTES
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while left > 0 and (data := await self.stream.receive_some(_READ_BYTES)):
+                left -= len(data)
 
     async def _send(self, data: bytes) -> None:
         """Send a part of an answer, in limited time; end the connection if that fails.
@@ -159,15 +202,20 @@ class _Connection(TCPServer):
         return scope is not None and scope["method"] in _READING
 
     async def _read_data(self) -> None:
+        self._reader = trio.lowlevel.current_task()
         data = None
-        while data != b"":
+        while data != b"" and not self._drops:
             try:
                 data = bytes(await self.stream.receive_some(_READ_BYTES))
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 if self.only_reads:
                     self.end()
                 break
-            await self.protocol.handle(RawData(data))
+            if not self._drops:
+                await self.protocol.handle(RawData(data))
+        if self._drops:
+            await self._read_rest()
+        self._read_all.set()
         await self.protocol.handle(Closed())
         # The client sends nothing more.  Without this its place would be taken for `_IDLE_S`.
         await self.idle_task.stop()

@@ -11,6 +11,8 @@ such requests, as the standard allows.  They are refused here with 400:
     lines that end without CR, or that continue the one before
     trailers behind a body in chunks
 
+An answer that has begun before trailers arrive is sent to its end, and ends the connection.
+
 The versions 1.0 and 1.1 alone are served.  A wish to go on with another protocol (`Upgrade`) is
 ignored, as the standard allows, too.
 """
@@ -25,6 +27,7 @@ _LENGTH = re.compile(rb"^content-length[ \t]*:[ \t]*([^\r\n]*)", re.IGNORECASE |
 _DIGITS = re.compile(rb"[0-9]+[ \t]*")
 _BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
 _CONTINUED = re.compile(rb"\n[ \t]")
+_ANSWERING = (h11.SEND_BODY, h11.DONE, h11.MUST_CLOSE)
 _VERSIONS = (b"1.0", b"1.1")
 _ONLY_ONCE = (b"authorization", b"x-pulsar-auth-method-name", b"x-original-principal")
 
@@ -39,14 +42,33 @@ class StrictConnection(h11.Connection):
         super().__init__(h11.SERVER, max_incomplete_event_size=incomplete_bytes_max)
         self._on_refused = on_refused
         self._chunked = False  # the body of the request comes in chunks
+        self.refused = False  # the task that reads answers with an error, and closes
 
     @property
     def waits_for_rest(self) -> bool:
         """Return True if a part of a request's head has come."""
         return self.their_state is h11.IDLE and bool(self.trailing_data[0])
 
+    @property
+    def has_more(self) -> bool:
+        """Return True if the client may still be sending the request that is being answered."""
+        return self.their_state in (h11.SEND_BODY, h11.ERROR)
+
     def next_event(self) -> Any:  # noqa: ANN401  one of h11's events, or a sentinel
-        """Return the next event.  Raise RemoteProtocolError for a request that is refused."""
+        """Return the next event.  Raise RemoteProtocolError for a request that is refused.
+
+        When its answer has begun, no other answer can be sent.  Then nothing more is read, and the
+        connection ends behind that answer.
+        """
+        try:
+            return self._next_event()
+        except h11.RemoteProtocolError:
+            if self.our_state in _ANSWERING:
+                return h11.NEED_DATA
+            self.refused = True
+            raise
+
+    def _next_event(self) -> Any:  # noqa: ANN401
         heeds = self._chunked or self.their_state is h11.IDLE
         before = self.trailing_data[0] if heeds else b""
         try:

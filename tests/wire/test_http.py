@@ -49,11 +49,19 @@ class Site:
             await self.go_on.wait()
             return PlainTextResponse("waited")
 
+        async def read(request: Request) -> Response:
+            return PlainTextResponse(await request.body())
+
         async def give_way(request: Request) -> Response:
             with request.scope["state"][GIVING_WAY]():
                 return await wait(request)
 
-        routes = [Route("/ok", ok), Route("/wait", wait), Route("/give-way", give_way)]
+        routes = [
+            Route("/ok", ok),
+            Route("/wait", wait),
+            Route("/read", read),
+            Route("/give-way", give_way),
+        ]
         self.app = Starlette(routes=routes)
 
     async def wait_waiting(self, count: int) -> None:
@@ -323,6 +331,97 @@ async def test_a_trailer_ends_the_connection_of_a_request_under_way(bugs: list[s
             assert (await ask(port, b"ok")).endswith(b"ok")
         nursery.cancel_scope.cancel()
     assert not bugs
+
+
+TRAILERS = {
+    "whole": [b"1\r\na\r\n0\r\nX: y\r\n\r\n"],
+    "behind the last chunk": [b"1\r\na\r\n0\r\n", b"X: y\r\n\r\n"],
+    "split": [b"1\r\na\r\n", b"0", b"\r\n", b"X", b": y\r", b"\n", b"\r\n"],
+    "several": [b"0\r\nX: y\r\nContent-Length: 5\r\n\r\n", GET % b"ok"],
+    "no header": [b"0\r\nX\r\n\r\n"],
+    "long": [b"0\r\nX: " + 300_000 * b"y"],
+    "endless": [b"0\r\n", *300 * [b"X: " + 1_000 * b"y" + b"\r\n"]],
+}
+
+
+async def send_trailers(port: HttpPort, path: bytes, name: str) -> bytes:
+    """Return the answer to a request with trailers, which the client sends to their end."""
+    async with await connect(port) as stream:
+        pieces = [b"GET /%s HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" % path]
+        pieces[0] += TRAILERS[name][0]
+        for piece in [*pieces, *TRAILERS[name][1:]]:
+            await stream.send_all(piece)
+            await trio.testing.wait_all_tasks_blocked(0.002)
+        return await rest(stream)
+
+
+@pytest.mark.parametrize("name", TRAILERS)
+async def test_trailers_are_answered_with_400_whatever_their_shape(name: str) -> None:
+    site, cuts = Site(), Cuts()
+    port = HttpPort("127.0.0.1", 0, on_cut=cuts)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(port.serve, site.app)
+        with trio.fail_after(PATIENCE_S):
+            answer = await send_trailers(port, b"read", name)
+            assert answer.startswith((b"HTTP/1.1 400", b"HTTP/1.1 431"))
+            assert answer.count(b"HTTP/1.1") == 1
+            assert len(cuts.reasons) <= 1
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("name", TRAILERS)
+async def test_an_answer_that_has_begun_before_the_trailers_is_sent_to_its_end(name: str) -> None:
+    site, port = Site(), HttpPort("127.0.0.1", 0)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(port.serve, site.app)
+        with trio.fail_after(PATIENCE_S):
+            answer = await send_trailers(port, b"ok", name)
+            head, _, body = answer.partition(b"\r\n\r\n")
+            if head.startswith(b"HTTP/1.1 200"):
+                assert body == b"ok"
+            else:
+                assert head.startswith((b"HTTP/1.1 400", b"HTTP/1.1 431"))
+                assert not body
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_application_that_ends_closes_no_connection_that_is_being_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site, port = Site(), HttpPort("127.0.0.1", 0)
+    send = http._Connection._send
+
+    async def send_late(self: http._Connection, data: bytes) -> None:
+        if data.startswith(b"HTTP/1.1 400"):
+            site.go_on.set()
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        await send(self, data)
+
+    monkeypatch.setattr(http._Connection, "_send", send_late)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(port.serve, site.app)
+        with trio.fail_after(PATIENCE_S):
+            async with await connect(port) as stream:
+                head = b"GET /wait HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+                await stream.send_all(head)
+                await site.wait_waiting(1)
+                await stream.send_all(b"0\r\nX: y\r\n\r\n")
+                assert (await rest(stream)).startswith(b"HTTP/1.1 400")
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_body_that_nobody_reads_holds_no_place() -> None:
+    site, port = Site(), HttpPort("127.0.0.1", 0)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(port.serve, site.app)
+        with trio.fail_after(PATIENCE_S):
+            head = b"GET /ok HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+            async with await connect(port) as stream:
+                await stream.send_all(head + 200 * b"1\r\na\r\n")
+                assert (await rest(stream)).endswith(b"ok")
+            while port.connections:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_wish_for_http_2_is_answered_with_http_1() -> None:
