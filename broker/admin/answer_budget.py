@@ -4,7 +4,7 @@
     held.made(size)                                         when it is encoded
     held.release()                                          when it is sent, or its client has gone
 
-A list of 100,000 topics is 8 MB of JSON, and takes several times as much while it is made; a client
+A list of 100,000 topics is 7 MB of JSON, and takes four times as much while it is made; a client
 decides how fast it reads.  So all such answers share one bound.  A request beyond it waits for
 room, and is refused with NoRoomError if there is none in time.
 
@@ -23,10 +23,10 @@ import trio
 
 from daybook.broker.errors import NoRoomError
 
-BYTES_MAX = 128 << 20
+BYTES_MAX = 256 << 20
 _SMALL_BYTES = 64 << 10  # An answer up to that size is not counted.
 _UNKNOWN_BYTES = 4 << 20  # for a list, while it is made
-_MAKING = 8  # A list of names takes so many times its size in JSON while it is made.
+_MAKING = 4  # A list of names takes so many times its size in JSON while it is made.
 _WAIT_S = 5.0
 _PATHS_MAX = 1_000
 _FORGET = 0.75  # A page of a list is short, and the whole list is not.

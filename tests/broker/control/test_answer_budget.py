@@ -64,14 +64,14 @@ async def test_an_answer_takes_more_while_it_is_made(autojump_clock: MockClock) 
     budget = AnswerBudget(128 * MB)
     (await made(budget, "topics", 4 * MB)).release()
     held = await budget.hold("topics", "a", is_list=True)
-    assert budget.taken == 32 * MB
+    assert budget.taken == 16 * MB
     held.made(4 * MB)
     assert budget.taken == 4 * MB
     page = await budget.hold("topics", "a", is_list=True)
     page.made(100)
     assert budget.taken == 4 * MB, "a short answer is not counted"
     await budget.hold("topics", "a", is_list=True)
-    assert budget.taken == 28 * MB, "a page says little about the length of the list"
+    assert budget.taken == 16 * MB, "a page says little about the length of the list"
 
 
 async def test_a_list_of_unknown_length_is_made_once_first(autojump_clock: MockClock) -> None:
