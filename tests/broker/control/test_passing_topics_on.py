@@ -10,7 +10,8 @@ from trio.testing import MockClock
 
 from daybook.broker.errors import UnavailableError
 from daybook.broker.namespaces.records import Successor
-from daybook.broker.ownership.ownership import Receiver, Ticket
+from daybook.broker.ownership.leaving import Receiver
+from daybook.broker.ownership.owner_records import Ticket
 from daybook.broker.protocol.bundles import BundleName, contains
 from daybook.broker.protocol.ownership import Answer
 from daybook.wire.topics import TopicName
