@@ -24,6 +24,7 @@
 
 Behind these:
 
+    sources.py             the consumers and readers that a client has open
     connection_handler.py  keeps one producer or consumer of one topic attached to its broker
     topic_producer.py      ... a producer: batches, the queue of sends, receipts
     topic_consumer.py      ... a consumer: permits, deliveries, seeks
