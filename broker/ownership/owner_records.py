@@ -5,7 +5,7 @@ are still its broker's (`ownership.membership`).  Our own records go and come wi
 broker that gives a bundle hands out a `Ticket`, which names its guard and its record.
 
 A request without an answer is in doubt: it may have been carried out.  So each returns an
-`Outcome`, and only the record itself tells what an outcome in doubt was.
+`RecordOutcome`, and only the record itself tells what an outcome in doubt was.
 """
 
 from collections.abc import Callable, Sequence
@@ -64,7 +64,7 @@ class Ticket:
     created_txid: int
 
 
-class Outcome(Enum):
+class RecordOutcome(Enum):
     """The outcome of a request to change an ownership record."""
 
     DONE = auto()
@@ -131,7 +131,7 @@ class OwnerRecords:
 
     # -- acquiring and releasing
 
-    async def create(self, bundle: BundleName, guard: Guard) -> Outcome:
+    async def create(self, bundle: BundleName, guard: Guard) -> RecordOutcome:
         """Create our record.  DONE also proves that the bundle is not split."""
         namespace = namespace_of(bundle)
         try:
@@ -139,7 +139,7 @@ class OwnerRecords:
             bundles, version = await self._policies.read_bundles(namespace)
             if range_of(bundle) not in bundles.ranges():
                 self._policies.bundles_changed(namespace, bundles)
-                return Outcome.NOT_DONE
+                return RecordOutcome.NOT_DONE
             operations: list[Operation] = [
                 Check(guard.path, ANY),
                 Check(records.local_policies_path(namespace), version),
@@ -148,12 +148,12 @@ class OwnerRecords:
             await self._ensure_parent(bundle)
             await self._store.multi(operations)
         except (BrokerError, StoreUnavailableError, VersionConflictError):
-            return Outcome.NOT_DONE
+            return RecordOutcome.NOT_DONE
         except NoRecordError:
-            return Outcome.NO_RECORD  # The check of the guard failed: a peer has removed us.
+            return RecordOutcome.NO_RECORD  # The check of the guard failed: a peer has removed us.
         except MetadataError:
-            return Outcome.IN_DOUBT
-        return Outcome.DONE
+            return RecordOutcome.IN_DOUBT
+        return RecordOutcome.DONE
 
     async def _ensure_parent(self, bundle: BundleName) -> None:
         parent = records.owner_path(bundle).rpartition("/")[0]
@@ -163,7 +163,7 @@ class OwnerRecords:
             except RecordExistsError:
                 return
 
-    async def delete(self, bundle: BundleName, guard: Guard) -> Outcome:
+    async def delete(self, bundle: BundleName, guard: Guard) -> RecordOutcome:
         """Delete our record, but never that of a successor which has taken it meanwhile.
 
         A taking gives our guard another version.  So the guard is read before the record.
@@ -172,14 +172,14 @@ class OwnerRecords:
         try:
             found, record = await self._store.get(guard.path), await self._store.get(path)
             if found is None or record is None or not self._is_ours(record):
-                return Outcome.NO_RECORD
+                return RecordOutcome.NO_RECORD
             touch = Set(guard.path, found.value, found.stat.version)
             await self._store.multi([touch, Delete(path, record.stat.version)])
         except NoRecordError:
-            return Outcome.NO_RECORD
+            return RecordOutcome.NO_RECORD
         except MetadataError:
-            return Outcome.IN_DOUBT
-        return Outcome.DONE
+            return RecordOutcome.IN_DOUBT
+        return RecordOutcome.DONE
 
     # -- handing a bundle over
 
@@ -227,7 +227,7 @@ class OwnerRecords:
         if guard is None or record is None or not _fits(ticket, guard, record):
             raise UnavailableError(f"the ticket for the bundle {bundle} is not good any more")
 
-    async def take(self, bundle: BundleName, ticket: Ticket, own: Guard) -> Outcome:
+    async def take(self, bundle: BundleName, ticket: Ticket, own: Guard) -> RecordOutcome:
         """Replace the giver's record by ours.
 
         The giver's guard is read before its record, and gets another version in the same step.  So
@@ -251,14 +251,14 @@ class OwnerRecords:
                     await self._store.multi(operations)
                 except VersionConflictError:
                     continue  # Another bundle of the same broker was given at the same time.
-                return Outcome.DONE
+                return RecordOutcome.DONE
         except StoreUnavailableError:
-            return Outcome.NOT_DONE
+            return RecordOutcome.NOT_DONE
         except NoRecordError:
-            return Outcome.NO_RECORD  # Our guard, or the giver's, is gone.
+            return RecordOutcome.NO_RECORD  # Our guard, or the giver's, is gone.
         except MetadataError:
-            return Outcome.IN_DOUBT
-        return Outcome.NOT_DONE
+            return RecordOutcome.IN_DOUBT
+        return RecordOutcome.NOT_DONE
 
     # -- splitting a bundle
 

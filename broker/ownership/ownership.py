@@ -34,7 +34,7 @@ from daybook.broker.namespaces.records import BrokerRecord, Successor
 from daybook.broker.ownership.expected import ExpectedBundle, ExpectedBundles
 from daybook.broker.ownership.leaving import LeavingBundle, Receiver
 from daybook.broker.ownership.membership import DeathCheck, Guard, Identity
-from daybook.broker.ownership.owner_records import Outcome, OwnerRecords, Ticket, check_guard
+from daybook.broker.ownership.owner_records import OwnerRecords, RecordOutcome, Ticket, check_guard
 from daybook.broker.ownership.registration import Registration, WhyNotReached
 from daybook.broker.protocol.bundles import BundleName, contains
 from daybook.broker.protocol.ownership import (
@@ -517,20 +517,20 @@ class Ownership:
     async def _take(self, bundle: BundleName, ask: int) -> None:
         guard, ticket = self._registration.guard, self._tickets.get(bundle)
         assert guard is not None
-        outcome = Outcome.NOT_DONE
+        outcome = RecordOutcome.NOT_DONE
         if ticket is not None:  # Otherwise the caller has given up.
             outcome = await self._owner_records.take(bundle, ticket, guard)
         await self._tell_created(bundle, ask, outcome)
 
-    async def _tell_created(self, bundle: BundleName, ask: int, outcome: Outcome) -> None:
+    async def _tell_created(self, bundle: BundleName, ask: int, outcome: RecordOutcome) -> None:
         match outcome:
-            case Outcome.DONE:
+            case RecordOutcome.DONE:
                 self._perform_all(self._protocol.created(bundle, ask))
-            case Outcome.IN_DOUBT:
+            case RecordOutcome.IN_DOUBT:
                 self._perform_all(self._protocol.create_in_doubt(bundle, ask))
-            case Outcome.NOT_DONE:
+            case RecordOutcome.NOT_DONE:
                 self._perform_all(self._protocol.create_failed(bundle, ask))
-            case Outcome.NO_RECORD:
+            case RecordOutcome.NO_RECORD:
                 self._perform_all(self._protocol.create_failed(bundle, ask))
                 await self._read_guard(self._protocol.term)
             case _:
@@ -550,12 +550,12 @@ class Ownership:
         guard = self._registration.guard
         assert guard is not None
         outcome = await self._owner_records.delete(bundle, guard)
-        if outcome is Outcome.DONE:
+        if outcome is RecordOutcome.DONE:
             self._perform_all(self._protocol.deleted(bundle, ask))
             return
         # The record may be gone, ours still, or its guard: reading it tells.
         self._perform_all(self._protocol.delete_in_doubt(bundle, ask))
-        if outcome is Outcome.NO_RECORD:
+        if outcome is RecordOutcome.NO_RECORD:
             await self._read_guard(self._protocol.term)
 
     async def _give(self, bundle: BundleName, ask: int) -> None:

@@ -372,4 +372,12 @@ MUTANTS = [
         replacement=Edit("await self._ownership.release(bundle)", "pass"),
         caught_by=f"{_DRAINS} -k failed_once",
     ),
+    Mutant(
+        id="HV42",
+        rule="an owner that lost the bundle passes no more topics on -> it goes on after a join",
+        module=_LEAVING,
+        name="LeavingBundle.give_up",
+        replacement=Edit("self._given_up = True", "pass"),
+        caught_by=f"{_PASSING} -k lost_the_bundle",
+    ),
 ]

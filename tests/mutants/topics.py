@@ -111,6 +111,14 @@ MUTANTS = [
         caught_by=f"{_MOVES} -k takeover",
     ),
     Mutant(
+        id="MV20",
+        rule="an ack that waits for the next flush is answered at the end -> never",
+        module="daybook.broker.dispatch.acknowledgements",
+        name="Acknowledgements.fail",
+        replacement=Edit("call(error)", "pass"),
+        caught_by="tests:tests/broker/test_subscriptions.py -k before_it_is_durable",
+    ),
+    Mutant(
         id="MV03",
         rule="a client acknowledges nothing from before a reset -> it does",
         module="daybook.clients.python.topic_consumer",
