@@ -23,7 +23,8 @@ from daybook.broker.namespaces import records
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.ownership.hand_over import HandOvers, HoldBody, PassOnBody, TicketBody
 from daybook.broker.ownership.membership import owner_record
-from daybook.broker.ownership.ownership import Ownership, Ticket
+from daybook.broker.ownership.owner_records import Ticket
+from daybook.broker.ownership.ownership import Ownership
 from daybook.broker.ownership.peer_calls import PeerCalls
 from daybook.broker.protocol.balance import BrokerLoad, place
 from daybook.broker.protocol.bundles import (

@@ -1,37 +1,33 @@
-"""A subscription: a cursor, who consumes, and what they acknowledge.
+"""A subscription: a cursor, its consumers, and the moves of the cursor.
 
 The type of a subscription is the one that its first consumer asks for.  It may be another one after
-the last consumer has left.  `broker.dispatch.dispatcher` chooses which consumer gets which entry.
-
-An acknowledgement counts in memory at once, and is durable within the flush interval of the log.  A
-receipt for it is given when it is durable.
+the last consumer has left.  `broker.dispatch.dispatcher` chooses which consumer gets which entry,
+and `broker.dispatch.acknowledgements` notes what they acknowledge.
 
 While the cursor is being moved (`seek`), its consumers are closed and new ones wait, for a bounded
-time.  A move voids all earlier deliveries.  So an acknowledgement of an entry that was not
-delivered since the move is ignored.  A volatile subscription is removed together with its last
-consumer, unless it was just moved and its consumers are expected back.
+time.  A move voids all earlier deliveries.  A volatile subscription is removed together with its
+last consumer, unless it was just moved and its consumers are expected back.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import repeat
 from typing import TypeAlias
 
 import trio
 
-from daybook.broker.compaction.source import CompactedSource
 from daybook.broker.connected_client import ConnectedClient
+from daybook.broker.dispatch.acknowledgements import Acknowledgements
 from daybook.broker.dispatch.backlog import Backlog, BacklogSize
 from daybook.broker.dispatch.consumer import REGISTERED_S, Consumer, OnDurable
 from daybook.broker.dispatch.dispatcher import Dispatcher
-from daybook.broker.dispatch.source import LogSource, Source
+from daybook.broker.dispatch.source import Source
+from daybook.broker.dispatch.topic_view import TopicView
 from daybook.broker.errors import (
     BrokerError,
     ConsumerAssignError,
     ConsumerBusyError,
     NotAllowedError,
-    PreconditionError,
     UnavailableError,
 )
 from daybook.broker.limits import check_properties
@@ -48,10 +44,10 @@ from daybook.broker.protocol.dispatch_rate import DispatchRates
 from daybook.broker.to_the_end import to_the_end
 from daybook.broker.topics.rate_limits import DispatchRatePolicy
 from daybook.broker.topics.stored_topic import StoredTopic
-from daybook.broker.topics.topic_log import TopicCursor, translated
+from daybook.broker.topics.topic_log import TopicCursor
 from daybook.managed_ledger.errors import ManagedLedgerError
-from daybook.managed_ledger.position import EARLIEST, Position
-from daybook.wire.messages.consumer import Ack, AckedId
+from daybook.managed_ledger.position import Position
+from daybook.wire.messages.consumer import Ack
 from daybook.wire.proto import pulsar_pb2 as pb
 
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = (
@@ -60,13 +56,6 @@ EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = (
     int(pb.CommandSubscribe.Failover),
     int(pb.CommandSubscribe.Key_Shared),
 )
-# C++ clients discard an entry with these errors in the ACK, and return one permit for it.
-_UNREAD = (
-    int(pb.CommandAck.UncompressedSizeCorruption),
-    int(pb.CommandAck.DecompressionError),
-    int(pb.CommandAck.ChecksumMismatch),
-    int(pb.CommandAck.DecryptionError),
-)
 TYPE_NAMES = {
     EXCLUSIVE: "Exclusive",
     SHARED: "Shared",
@@ -74,11 +63,6 @@ TYPE_NAMES = {
     KEY_SHARED: "Key_Shared",
 }
 MOVED = "daybook.moved"  # a property of the cursor: the number of its latest move
-# A property of the cursor: 1 if the subscription stands before everything that the log has, in the
-# part of the topic that only the compacted ledger has.  The cursor itself cannot stand there.
-BEFORE_LOG = "daybook.before-log"
-NOWHERE: Place = (-1, -1)
-_ADMINISTRATOR: ConsumerKey = 0  # stands for no consumer, whose keys begin with 1
 
 Target: TypeAlias = tuple[Position, int | None]
 """Where a subscription is moved to: an entry, and its messages that are wanted (None: all)."""
@@ -115,11 +99,8 @@ class Subscription:
         self.messages = 0  # delivered, redeliveries included
         self.bytes = 0
         self.redelivered = 0
-        self.acked_ms = 0
-        self.advanced_ms = 0  # when the mark-delete position moved last
         self.expired = 0  # messages that were acknowledged because of their age or a quota
         self.expired_ms = 0  # the last time
-        self._marked = cursor.mark_delete
         self._unused_since_ms = topic.clock.now_ms()
         self.moved = cursor.properties.get(MOVED)  # a number for the latest move; it grows
         self._limits = topic.limits
@@ -141,12 +122,8 @@ class Subscription:
             source=self._choose_source,
             unacked=topic.unacked,
         )
-        # Where the subscription stands if that is before everything that the log has.
-        self.before_log: Position | None = None
-        if durable and cursor.properties.get(BEFORE_LOG):
-            self.before_log = topic.compaction.before_log(EARLIEST)
-        # For consumers with `readCompacted`, since the first of them came.
-        self._compacted: CompactedSource | None = None
+        self.view = TopicView(topic, cursor, durable=durable)
+        self._acks = Acknowledgements(topic, cursor, self.dispatcher)
         self.dispatcher.delayed_delivery = topic.policies.delayed_delivery.active
         self.dispatch_rate = DispatchRatePolicy("subscriptionDispatchRate", topic.rates)
         self._apply_rates(topic.policies)
@@ -156,10 +133,6 @@ class Subscription:
         self.alone_ms = topic.clock.now_ms()  # since then it has no consumer, if it has none
         self._moving: trio.Event | None = None  # set when the move is done
         self._awaits_return = False  # a moved volatile subscription expects its consumers back
-        # The last entry that was delivered since the cursor was moved; None if it never was.
-        self._furthest: Place | None = None
-        self._unflushed: list[OnDurable] = []
-        self._flushing = False
 
     # -- properties
 
@@ -167,6 +140,16 @@ class Subscription:
     def remembers_redeliveries(self) -> bool:
         """True while it has no consumer and knows which messages were delivered before."""
         return bool(self._redeliveries)
+
+    @property
+    def acked_ms(self) -> int:
+        """The time of the latest acknowledgement of a consumer; 0 if there was none."""
+        return self._acks.acked_ms
+
+    @property
+    def advanced_ms(self) -> int:
+        """The time when acknowledgements moved the mark-delete position last."""
+        return self._acks.advanced_ms
 
     @property
     def dispatch(self) -> Dispatch:
@@ -342,71 +325,9 @@ class Subscription:
         await trio.sleep(REGISTERED_S)
         consumer.note_registered()
 
-    def begin_compacted(self, *, resumes: bool) -> None:
-        """Read the compacted topic, as it is now, for consumers that want that."""
-        topic = self.topic
-        start, self.before_log = self.before_log, None
-        self._compacted = CompactedSource(
-            topic.log,
-            self.cursor,
-            topic.compaction,
-            start,
-            resumes=resumes,
-            standing=None if self._compacted is None else self._compacted.standing,
-            on_passed=self._passed_into_log,
-        )
-
-    def _passed_into_log(self) -> None:
-        """Store that the subscription stands where its cursor stands."""
-        cursor = self.cursor
-        if self.durable and cursor.properties.get(BEFORE_LOG):
-            cursor.advance(cursor.mark_delete, {**cursor.properties, BEFORE_LOG: 0})
-
-    def position_of_id(self, consumer: Consumer, position: Position) -> Position:
-        """Return the entry at which a consumer that seeks a message continues."""
-        before = None
-        if consumer.read_compacted:
-            before = self.topic.compaction.before_log(position)
-        return before or self.topic.position_of_id(position)
-
-    async def position_of_time(self, consumer: Consumer, publish_ms: int) -> Position:
-        """Return the entry at which a consumer that seeks a time continues.
-
-        The compacted ledger is not searched: it is read from its first entry if the log does not go
-        back so far.
-        """
-        log = self.topic.log
-        found = await self.topic.position_of_time(publish_ms)
-        before = None
-        if consumer.read_compacted and found <= log.next_position(log.before_first):
-            before = self.topic.compaction.before_log(EARLIEST)
-        return before or found
-
-    async def last_message(self, consumer: Consumer) -> tuple[Position, int] | None:
-        """Return the last entry that the consumer can get, and the index of its last message.
-
-        The index is -1 if the entry is no batch.  Return None if there is no entry.
-        """
-        found = await self.topic.last_message()
-        if not consumer.read_compacted or self._compacted is None:
-            return found
-        with translated(self.topic.name):
-            return await self._compacted.last_message(found)
-
-    def mark_delete_of(self, consumer: Consumer) -> Position:
-        """Return the position behind which the consumer reads."""
-        mark_delete = self.cursor.mark_delete
-        if consumer.read_compacted and self._compacted is not None:
-            start = self._compacted.read_start
-            return min(mark_delete, Position(start.ledger_id, start.entry_id - 1))
-        return mark_delete
-
     def _choose_source(self) -> Source:
         active = self.dispatch.active
-        consumer = None if active is None else self.consumers.get(active)
-        if consumer is None or not consumer.read_compacted or self._compacted is None:
-            return LogSource(self.topic.log, self.cursor)
-        return self._compacted
+        return self.view.source_for(None if active is None else self.consumers.get(active))
 
     def _new_dispatch(self, wanted: int, keys: KeyPolicy) -> Dispatch:
         limits, name = self._dispatch_limits(self.topic.policies), self.topic.name
@@ -479,7 +400,7 @@ class Subscription:
         self.gone = True
         self.dispatcher.stop()
         self.disconnect_all()
-        self._answer_acks(
+        self._acks.fail(
             UnavailableError(
                 f"the subscription {self.name} is no longer served here, so acknowledgements may be"
                 " lost"
@@ -498,16 +419,8 @@ class Subscription:
         self, key: ConsumerKey, entries: Sequence[Entry], redeliveries: Sequence[int] | None
     ) -> None:
         consumer = self.consumers[key]
-        ack_sets = None
-        if self.cursor.partly_acked:
-            ack_sets = [self.cursor.pending_of(Position(*entry.place)) for entry in entries]
-        if self._compacted is not None:
-            ack_sets = [
-                _both(entry.left, pending)
-                for entry, pending in zip(entries, ack_sets or repeat(None), strict=False)
-            ]
-        if self._furthest is not None:
-            self._furthest = max(self._furthest, *(entry.place for entry in entries))
+        ack_sets = self.view.pending_of(entries)
+        self._acks.note_delivered(entries)
         before = consumer.messages, consumer.bytes
         consumer.deliver(entries, redeliveries, ack_sets, self._clock.now_ms())
         self.messages += consumer.messages - before[0]
@@ -562,137 +475,15 @@ class Subscription:
         Raise a BrokerError if an entry does not exist, or the acknowledgement is not allowed.  If
         an entry does not exist, the other single entries of the acknowledgement count all the same.
         """
-        if ack.txn is not None:
-            raise NotAllowedError("this broker does not offer transactions")
-        last = self.topic.log.last_confirmed
-        end = (last.ledger_id, last.entry_id)
-        missing = [each for each in ack.ids if (each.ledger_id, each.entry_id) > end]
-        self.acked_ms = consumer.acked_ms = self._clock.now_ms()
-        if not ack.cumulative:
-            there = [each for each in ack.ids if (each.ledger_id, each.entry_id) <= end]
-            self._ack_each(consumer, there, unread=_is_unread(consumer, ack))
-        elif not missing:
-            self._ack_cumulative(ack)
-        # A position is a new object when it has moved: comparing the numbers would take longer.
-        if self.cursor.mark_delete is not self._marked:
-            self._marked, self.advanced_ms = self.cursor.mark_delete, self.acked_ms
-        if self.topic.terminated:
-            self.check_end()
-        if missing:
-            where = f"{missing[0].ledger_id}:{missing[0].entry_id}"
-            raise PreconditionError(
-                f"{self.topic.name} has no entry {where} to acknowledge: it ends at"
-                f" {end[0]}:{end[1]}"
-            )
-
-    def _ack_each(
-        self, consumer: Consumer, ids: Sequence[AckedId], *, unread: bool = False
-    ) -> None:
-        cursor = self.cursor
-        places: list[Place] = []
-        parts: list[Place] = []
-        for each in ids:
-            place = (each.ledger_id, each.entry_id)
-            if self._is_void(place):
-                continue
-            if each.ack_set is None or cursor.ack_part(Position(*place), each.ack_set):
-                places.append(place)
-            else:
-                parts.append(place)
-        if parts:
-            self._note_parts(parts)
-        if places:
-            self._ack_whole(consumer.key, places, unread=unread)
-            if unread or self.dispatch.active is None:
-                self.dispatcher.wake()  # A shared consumer may have had too much unacknowledged.
-
-    def _ack_whole(
-        self, consumer: ConsumerKey, places: Sequence[Place], *, unread: bool = False
-    ) -> None:
-        positions = [Position(*place) for place in places]
-        self.cursor.ack(positions)
-        self.dispatcher.source.acked(positions)
-        self.dispatcher.perform_all(self.dispatch.acked(consumer, places, unread))
-
-    def _note_parts(self, places: Sequence[Place]) -> None:
-        """Count what is left of batches of which a part was acknowledged."""
-        if self.dispatch.active is not None:
-            return  # Only shared consumers have a limit.
-        left: list[tuple[Place, int]] = []
-        for place in places:
-            pending = self.cursor.pending_of(Position(*place))
-            if pending is not None:  # It is None if the entry is acknowledged as a whole already.
-                left.append((place, pending.bit_count()))
-        self.dispatcher.perform_all(self.dispatch.partly_acked(left))
-        self.dispatcher.wake()  # A consumer may have had too much unacknowledged.
-
-    def _ack_cumulative(self, ack: Ack) -> None:
-        if self.type in (SHARED, KEY_SHARED):
-            kind = "shared" if self.type == SHARED else "key_shared"
-            raise NotAllowedError(
-                f"messages of a {kind} subscription cannot be acknowledged cumulatively:"
-                " acknowledge them one by one"
-            )
-        if len(ack.ids) != 1:
-            raise PreconditionError(
-                f"a cumulative acknowledgement must name one entry, not {len(ack.ids)}"
-            )
-        (last,) = ack.ids
-        if self._is_void((last.ledger_id, last.entry_id)):
-            return
-        position = Position(last.ledger_id, last.entry_id)
-        if not last.ack_set:
-            self._ack_up_to(position)
-            return
-        # The last entry itself is acknowledged in part, which may be what was left of it.
-        self._ack_up_to(self.topic.log.previous_position(position))
-        if self.cursor.ack_part(position, last.ack_set):
-            self._ack_up_to(position)
-
-    def _is_void(self, place: Place) -> bool:
-        """Return True if the acknowledged delivery was before the latest move.
-
-        This is certain if no consumer was given the entry since the move.  If it was delivered
-        again, the two deliveries cannot be told apart; clients of ours are told of the move, and do
-        not acknowledge what they received before it.
-        """
-        furthest = self._furthest
-        return furthest is not None and place > furthest
-
-    def _ack_up_to(self, position: Position) -> None:
-        place = (position.ledger_id, position.entry_id)
-        self.cursor.ack_cumulative(position)
-        self.dispatcher.source.acked_up_to(position)
-        self.dispatcher.perform_all(self.dispatch.acked_up_to(place))
+        try:
+            self._acks.add(consumer, ack)
+        finally:
+            if self.topic.terminated:
+                self.check_end()
 
     def when_durable(self, call: OnDurable) -> None:
         """Call back when all acknowledgements so far are durable, or with why they may be lost."""
-        self._unflushed.append(call)
-        if not self._flushing:
-            self._flushing = True
-            self.topic.start_task(self._flush_acks)
-
-    async def _flush_acks(self) -> None:
-        # Acknowledgements that come during a flush are not covered by it: they wait for the next.
-        while self._unflushed:
-            calls, self._unflushed = self._unflushed, []
-            error: BrokerError | None = UnavailableError(
-                "the acknowledgement may be lost, because the topic was closed"
-            )
-            try:
-                await self.cursor.flush()
-                error = None
-            except ManagedLedgerError as failure:
-                error = UnavailableError(f"the acknowledgement may be lost: {failure}")
-            finally:  # Clients wait for an answer even if the topic ends and cancels this task.
-                for call in calls:
-                    call(error)
-        self._flushing = False
-
-    def _answer_acks(self, error: BrokerError) -> None:
-        calls, self._unflushed = self._unflushed, []
-        for call in calls:
-            call(error)
+        self._acks.when_durable(call)
 
     # -- the end, and moving the cursor
 
@@ -743,17 +534,13 @@ class Subscription:
         moving.set()
 
     async def _reset(self, start: Position, pending: int | None) -> None:
-        self.before_log = self.topic.compaction.before_log(start)
         log = self.topic.log
         mark_delete = log.previous_position(max(start, log.next_position(log.before_first)))
         # The number grows even if the clock goes back: no two moves may have the same one.
         self.moved = max(self._clock.now_ms(), (self.moved or 0) + 1)
         try:
             part = (start, pending) if pending else None
-            properties = {MOVED: self.moved}
-            if self.before_log is not None or BEFORE_LOG in self.cursor.properties:
-                properties[BEFORE_LOG] = int(self.before_log is not None)
-            self._compacted = None  # It knows of deliveries before the move.
+            properties = {MOVED: self.moved, **self.view.begin_move(start)}
             await self.cursor.reset(mark_delete, properties, part)
         except ManagedLedgerError as error:
             raise UnavailableError(
@@ -761,7 +548,7 @@ class Subscription:
             ) from error
         finally:
             # In memory the cursor stands there now, even if that could not be stored.
-            self._furthest = NOWHERE
+            self._acks.void_deliveries()
             self._redeliveries = {}
             self.dispatcher.restart()
 
@@ -773,13 +560,7 @@ class Subscription:
 
     async def skip_all(self) -> None:
         """Acknowledge everything up to now, durably."""
-        self._ack_up_to(self.topic.log.last_confirmed)
-        self.dispatcher.wake()  # A consumer may have had too much unacknowledged.
-        self.check_end()
-        try:
-            await self.cursor.flush()
-        except ManagedLedgerError as error:
-            raise UnavailableError(f"{self.name}: {error}") from error
+        await self.acknowledge(self.topic.log.last_confirmed)
 
     async def acknowledge(
         self, through: Position | None, part: tuple[Position, int] | None = None
@@ -789,13 +570,9 @@ class Subscription:
         `part` is an entry behind that, and the bits of its messages that stay pending.
         """
         if through is not None:
-            self._ack_up_to(through)
+            self._acks.add_up_to(through)
         if part is not None:
-            place = (part[0].ledger_id, part[0].entry_id)
-            if self.cursor.ack_part(*part):
-                self._ack_whole(_ADMINISTRATOR, [place])
-            else:
-                self._note_parts([place])
+            self._acks.add_part(*part)
         self.dispatcher.wake()  # A consumer may have had too much unacknowledged.
         self.check_end()
         try:
@@ -840,7 +617,7 @@ class Subscription:
         if self.gone or self.moving or position <= self.cursor.mark_delete:
             return 0
         before = self.backlog.messages
-        self._ack_up_to(position)
+        self._acks.add_up_to(position)
         expired = max(0, before - self.backlog.messages)
         self.expired += expired
         self.expired_ms = self._clock.now_ms()
@@ -862,24 +639,3 @@ def type_name(kind: int) -> str:
     """Return the name of a subscription type, as policies write it."""
     names = pb.CommandSubscribe.SubType
     return names.Name(kind) if kind in names.values() else str(kind)
-
-
-def _both(left: int | None, pending: int | None) -> int | None:
-    """Return the messages of an entry that are in both; None stands for all messages."""
-    if left is None or pending is None:
-        return pending if left is None else left
-    return left & pending
-
-
-def _is_unread(consumer: Consumer, ack: Ack) -> bool:
-    """Return True if the client discards an entry unread and returns one permit, batch or not.
-
-    The C++ client does that, and so do those of Python and Node, which are built on it.  The broker
-    does not know how many permits other clients return, or any client for a batch that it has read
-    in part: a client must never get more messages than it has room for.
-    """
-    return (
-        ack.validation_error in _UNREAD
-        and all(each.ack_set is None for each in ack.ids)
-        and consumer.connection.client_version.startswith("Pulsar-CPP")
-    )

@@ -27,8 +27,10 @@ import trio
 
 from daybook.broker.errors import BrokerError, PreconditionError, UnavailableError
 from daybook.broker.namespaces.records import Successor
+from daybook.broker.ownership.leaving import Receiver
 from daybook.broker.ownership.membership import Member, members, owners
-from daybook.broker.ownership.ownership import Ownership, Receiver, Ticket
+from daybook.broker.ownership.owner_records import Ticket
+from daybook.broker.ownership.ownership import Ownership
 from daybook.broker.ownership.peer_calls import PeerCalls
 from daybook.broker.ownership.peers import Peers
 from daybook.broker.protocol.balance import BrokerLoad, place

@@ -1,9 +1,9 @@
 """The bundles that this broker owns, by records in the store: the shell of `protocol.ownership`.
 
-`run` joins the cluster, and joins again after a lost session or when a peer has removed this
-broker; after a pause if that is repeated (`protocol.rejoining`).  A lookup calls `acquire`; the
-loading of a topic asks `may_load`.  The topics of a bundle are closed in good order when it is
-released, and dropped at once when it is lost.
+`run` joins the cluster, and joins again after a lost session or when a peer has removed this broker
+(`ownership.registration`).  A lookup calls `acquire`; the loading of a topic asks `may_load`.  The
+topics of a bundle are closed in good order when it is released, and dropped at once when it is
+lost.  The requests about the record of a bundle are in `ownership.owner_records`.
 
 A bundle is handed over in four steps (`hand_over` begins them, see `ownership.hand_over`):
 
@@ -21,41 +21,22 @@ goes with its session or its guard.  In both cases the successor sees that, and 
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from math import inf
 from typing import assert_never
 
-import msgspec
 import trio
 
 from daybook.bookie.registry.instance import InstanceBinding
-from daybook.broker.connected_client import NO_SUCCESSOR, SuccessorUrls
+from daybook.broker.connected_client import NO_SUCCESSOR
 from daybook.broker.errors import BrokerError, UnavailableError
-from daybook.broker.namespaces import records
 from daybook.broker.namespaces.policies import Policies
-from daybook.broker.namespaces.records import BrokerRecord, BundlesData, Successor
-from daybook.broker.ownership.expected import ExpectedBundle
-from daybook.broker.ownership.membership import (
-    DeathCheck,
-    Guard,
-    Identity,
-    Member,
-    delete_under_guard,
-    join,
-    owner_record,
-    remove,
-    withdraw,
-)
-from daybook.broker.protocol.bundles import (
-    BundleName,
-    Bundles,
-    bundle_name,
-    contains,
-    namespace_of,
-    parts_of,
-    range_of,
-)
-from daybook.broker.protocol.hand_over import GROUPS_AT_ONCE, PassedOn
+from daybook.broker.namespaces.records import BrokerRecord, Successor
+from daybook.broker.ownership.expected import ExpectedBundle, ExpectedBundles
+from daybook.broker.ownership.leaving import LeavingBundle, Receiver
+from daybook.broker.ownership.membership import DeathCheck, Guard, Identity
+from daybook.broker.ownership.owner_records import OwnerRecords, RecordOutcome, Ticket, check_guard
+from daybook.broker.ownership.registration import Registration, WhyNotReached
+from daybook.broker.protocol.bundles import BundleName, contains
 from daybook.broker.protocol.ownership import (
     Answer,
     Answered,
@@ -66,83 +47,21 @@ from daybook.broker.protocol.ownership import (
     Effect,
     GiveRecord,
     Join,
-    Membership,
     OwnershipProtocol,
     ReadGuard,
     ReadRecord,
-    RecordOwner,
     Released,
     SplitRecord,
     TakeRecord,
 )
-from daybook.broker.protocol.rejoining import RejoinPauses
 from daybook.broker.topics.topics import Topics
-from daybook.wire.errors import MalformedError
 from daybook.wire.logging import Log
-from daybook.wire.metadata.store import (
-    ANY,
-    Check,
-    Create,
-    Delete,
-    MetadataError,
-    MetadataStore,
-    NoRecordError,
-    Operation,
-    Record,
-    RecordExistsError,
-    SessionState,
-    Set,
-    StoreUnavailableError,
-    VersionConflictError,
-)
+from daybook.wire.metadata.store import MetadataError, MetadataStore, SessionState
 from daybook.wire.topics import TopicName
 
-_RETRY_S = 0.1
 _ACQUIRE_TIMEOUT_S = 10.0
 _CLOSE_TIMEOUT_S = 10.0
-_LEAVE_TIMEOUT_S = 2.0  # then the end of the session does the same
-_EXPECTED_MAX = 4096
 _RELEASES_AT_ONCE = 32
-_GROUP_S = 0.25  # the time in which a group of topics changes hands
-_CONFLICTS_MAX = 100  # with other bundles of the same giver, or of the same namespace
-
-
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """One ownership record of a broker that gives its bundle, in the words of the store.
-
-    `created_txid` is never used twice, so a ticket that comes late fits no later record.
-    """
-
-    guard: str
-    created_txid: int
-
-
-@dataclass(frozen=True, slots=True)
-class Receiver:
-    """The calls to the broker that gets a bundle; each raises a BrokerError if it fails.
-
-    `hold` tells the hashes of the topics that the owner still serves, `pass_on` the names of topics
-    that it has closed, and those in use among them, which the receiver loads.  `give` lets the
-    receiver take the record.
-    """
-
-    hold: Callable[[Ticket, Sequence[int]], Awaitable[None]]
-    pass_on: Callable[[Ticket, Sequence[str], Sequence[str]], Awaitable[None]]
-    give: Callable[[Ticket], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class _HandOver:
-    successor: Successor
-    receiver: Receiver
-    ticket: Ticket
-    topics: PassedOn
-    taken: trio.Event = field(default_factory=trio.Event)
-
-
-WhyNotReached = Callable[[Member], Awaitable[str]]
-"""Asks the service port of a broker as its peers do; returns what they find wrong, or ""."""
 
 
 class _Waiter:
@@ -151,6 +70,34 @@ class _Waiter:
     def __init__(self) -> None:
         self.done = trio.Event()
         self.answer = Answer.UNAVAILABLE
+
+
+class _Waiters:
+    """The callers that wait for answers of one kind, by bundle.  An answer is for all of them."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[BundleName, list[_Waiter]] = {}
+
+    async def wait(self, bundle: BundleName, begin: Callable[[], None], timeout_s: float) -> Answer:
+        """Wait for the answer from before `begin` on, which may settle it at once."""
+        waiter = _Waiter()
+        waiters = self._waiting.setdefault(bundle, [])
+        waiters.append(waiter)
+        try:
+            begin()
+            with trio.move_on_after(timeout_s):
+                await waiter.done.wait()
+        finally:
+            if waiter in waiters:
+                waiters.remove(waiter)
+            if not waiters and self._waiting.get(bundle) is waiters:
+                del self._waiting[bundle]
+        return waiter.answer
+
+    def settle(self, bundle: BundleName, answer: Answer) -> None:
+        for waiter in self._waiting.pop(bundle, []):
+            waiter.answer = answer
+            waiter.done.set()
 
 
 class Ownership:
@@ -169,34 +116,40 @@ class Ownership:
         why_not_reached: WhyNotReached,
         log: Log,
     ) -> None:
-        self._log = log
-        self._formats = formats
         self.identity = identity
+        self._log = log
         self._store = store
-        self._registration = registration
         self._policies = policies
         self._topics = topics
-        self._is_dead = is_dead
-        self._why_not_reached = why_not_reached
-        self._pauses = RejoinPauses()
-        self._join_at_s = -inf  # not before, because others have removed this broker
+        self._registration = Registration(
+            store,
+            identity,
+            registration,
+            formats=formats,
+            is_dead=is_dead,
+            why_not_reached=why_not_reached,
+            log=log,
+        )
+        self._owner_records = OwnerRecords(
+            store, identity.owner_record, policies, on_touched=self._record_touched, log=log
+        )
         self._protocol = OwnershipProtocol()
         self._nursery: trio.Nursery | None = None
-        self._guard: Guard | None = None  # the guard of the latest join
-        # The callers that wait for the end of an acquisition, and of a release.
-        self._acquiring: dict[BundleName, list[_Waiter]] = {}
-        self._releasing: dict[BundleName, list[_Waiter]] = {}
-        self._watched: set[BundleName] = set()  # their records have a watch
-        self._leaving: dict[BundleName, _HandOver] = {}  # handed over to another broker
-        self._expected: dict[BundleName, ExpectedBundle] = {}  # handed over to us
+        self._joined = trio.Event()
+        self._acquiring = _Waiters()  # for the end of an acquisition
+        self._releasing = _Waiters()  # for the end of a release
+        self._leaving: dict[BundleName, LeavingBundle] = {}  # handed over to another broker
+        self._expected = ExpectedBundles(  # handed over to us
+            store,
+            self._owner_records,
+            acquire=self.acquire,
+            owns=self._protocol.owns,
+            drop=topics.drop_bundle,
+            start=self._start,
+        )
         self._noticing: dict[BundleName, trio.Event] = {}  # their records are being read
         self._tickets: dict[BundleName, Ticket] = {}  # for bundles that are to be taken
         self._points: dict[BundleName, Sequence[int]] = {}  # for bundles that are being split
-        self._bound: InstanceBinding | None = None
-        self._joining = trio.Lock()
-        self._joined = trio.Event()
-        self._closing = False
-        self._put_off: int | None = None  # the term in which this broker would have joined
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own bundles until cancelled.  `task_status` reports when this broker has joined."""
@@ -214,7 +167,7 @@ class Ownership:
 
     def bind(self, bound: InstanceBinding) -> None:
         """Join only while the metadata store names that instance.  Call it before `run`."""
-        self._bound = bound
+        self._registration.bind(bound)
 
     # -- properties
 
@@ -226,7 +179,7 @@ class Ownership:
     @property
     def guard(self) -> Guard | None:
         """Return the guard of the latest join; None before the first one."""
-        return self._guard
+        return self._registration.guard
 
     @property
     def owned(self) -> list[BundleName]:
@@ -243,21 +196,16 @@ class Ownership:
         bundle = self._bundle_of(topic)
         if bundle is None:
             return False
-        return self._protocol.owns(bundle) or self._is_passed_on(bundle, topic)
+        return self._protocol.owns(bundle) or self._expected.may_load(bundle, topic.bundle_hash)
 
     def may_load(self, topic: TopicName) -> bool:
         """Return True if the topic may be loaded now, if it is not loaded yet."""
         bundle = self._bundle_of(topic)
-        if self._closing or bundle is None:
+        if self._registration.withdrawn or bundle is None:
             return False
         if self._protocol.may_load(bundle):
             return True
-        return self.contact and self._is_passed_on(bundle, topic)
-
-    def _is_passed_on(self, bundle: BundleName, topic: TopicName) -> bool:
-        """Return True if the owner of the bundle has closed the topic, so that we serve it."""
-        expected = self._expected.get(bundle)
-        return expected is not None and expected.may_load(topic.bundle_hash)
+        return self.contact and self._expected.may_load(bundle, topic.bundle_hash)
 
     def _bundle_of(self, topic: TopicName) -> BundleName | None:
         for bundle in self._points:  # The watch may report the parts before the answer comes.
@@ -279,7 +227,7 @@ class Ownership:
         """Return True if the bundle is handed over, and this broker still serves the topic."""
         bundle = self._policies.known_bundle_of(topic)
         leaving = None if bundle is None else self._leaving.get(bundle)
-        return leaving is not None and leaving.topics.keeps(topic.full)
+        return leaving is not None and leaving.keeps(topic.full)
 
     async def wait_handed_over(self, topic: TopicName) -> None:
         """Return when this broker need not wait for the topic's former owner any more.
@@ -301,7 +249,9 @@ class Ownership:
         A request without an answer may have been carried out after its record was read.  Other
         brokers then send clients here, and no lookup would tell this broker that they are right.
         """
-        if not self.contact or self._closing or self._protocol.state_of(bundle) is not None:
+        if not self.contact or self._registration.withdrawn:
+            return
+        if self._protocol.state_of(bundle) is not None:
             return
         noticing = self._noticing.get(bundle)
         if noticing is not None:  # One read is for all clients that ask at the same time.
@@ -309,8 +259,7 @@ class Ownership:
             return
         self._noticing[bundle] = trio.Event()
         try:
-            record = await self._store.get(records.owner_path(bundle))
-            if record is not None and record.stat.owner == self._store.session_id:
+            if await self._owner_records.names_us(bundle):
                 await self.acquire(bundle)
         finally:
             self._noticing.pop(bundle).set()
@@ -319,21 +268,16 @@ class Ownership:
 
     async def acquire(self, bundle: BundleName) -> Answer:
         """Own the bundle, if no broker does, and return who owns it."""
-        if self._closing:
+        if self._registration.withdrawn:
             await trio.lowlevel.checkpoint()
             return Answer.UNAVAILABLE
-        waiter = _Waiter()
-        ask = self._protocol.acquire
-        await self._wait(self._acquiring, bundle, waiter, ask, _ACQUIRE_TIMEOUT_S)
-        return waiter.answer
+        return await self._wait(self._acquiring, bundle, self._protocol.acquire, _ACQUIRE_TIMEOUT_S)
 
     async def release(self, bundle: BundleName) -> None:
         """Close the bundle's topics, then delete its record.  Raise UnavailableError."""
-        waiter = _Waiter()
-        ask = self._protocol.release
         timeout_s = _CLOSE_TIMEOUT_S + _ACQUIRE_TIMEOUT_S
-        await self._wait(self._releasing, bundle, waiter, ask, timeout_s)
-        if waiter.answer is not Answer.OURS:
+        answer = await self._wait(self._releasing, bundle, self._protocol.release, timeout_s)
+        if answer is not Answer.OURS:
             raise UnavailableError(f"the bundle {bundle} cannot be released now: try again")
 
     # -- handing a bundle over
@@ -344,55 +288,35 @@ class Ownership:
         Return False if this broker has released the bundle, and the successor may not have it.
         Raise UnavailableError if the bundle cannot be released now; then nothing has changed.
         """
-        guard = self._guard
-        try:
-            record = await self._store.get(records.owner_path(bundle))
-        except MetadataError as error:
-            raise UnavailableError(f"the bundle {bundle} cannot be moved now: {error}") from error
-        if guard is None or record is None or record.stat.owner != self._store.session_id:
-            raise UnavailableError(f"this broker does not own {bundle}: look it up again")
+        ticket = await self._owner_records.ticket(bundle, self._registration.guard)
         if bundle in self._leaving:
             raise UnavailableError(f"the bundle {bundle} is being moved already")
         # From the same turn on the bundle has no new topics, so none is missed.
-        leaving = self._leaving[bundle] = _HandOver(
-            successor,
-            receiver,
-            Ticket(guard.path, record.stat.created_txid),
-            PassedOn(self._topics.with_hashes(bundle), target_s=_GROUP_S),
+        leaving = self._leaving[bundle] = LeavingBundle(
+            bundle, successor, receiver, ticket, self._topics, self._log
         )
         try:
-            waiter = _Waiter()
             # Each group of topics has its own limit of time, and so have the record's requests.
-            await self._wait(self._releasing, bundle, waiter, self._protocol.hand_over, inf)
+            answer = await self._wait(self._releasing, bundle, self._protocol.hand_over, inf)
         finally:
+            leaving.give_up()
             del self._leaving[bundle]
-        if waiter.answer is not Answer.OURS:
+        if answer is not Answer.OURS:
             raise UnavailableError(f"the bundle {bundle} cannot be moved now: try again")
-        return leaving.taken.is_set()
+        return leaving.taken
 
     def expect(self, bundle: BundleName) -> None:
         """Let clients wait here for the bundle: another broker is about to hand it over.
 
         Raise UnavailableError if this broker cannot own it.
         """
-        if self._closing or not self.contact or len(self._expected) >= _EXPECTED_MAX:
+        if self._registration.withdrawn or not self.contact or self._expected.full:
             raise UnavailableError("this broker takes no bundles now")
-        if bundle not in self._expected and not self._protocol.owns(bundle):
-            expected = self._expected[bundle] = ExpectedBundle()
-            self._start(self._follow, bundle, expected)
+        self._expected.add(bundle)
 
     def expect_no_longer(self, bundle: BundleName) -> None:
         """Let clients wait no longer: the other broker has kept the bundle."""
-        expected = self._expected.get(bundle)
-        if expected is not None:
-            self._end_expectation(bundle, expected)
-
-    def _end_expectation(self, bundle: BundleName, expected: ExpectedBundle) -> None:
-        if self._expected.get(bundle) is expected:
-            del self._expected[bundle]
-            if expected.loads and not self._protocol.owns(bundle):
-                self._topics.drop_bundle(bundle)  # Another broker may serve them now.
-        expected.end()
+        self._expected.remove(bundle)
 
     async def hold(self, bundle: BundleName, ticket: Ticket, hashes: Sequence[int]) -> None:
         """The owner still serves these topics of an expected bundle, and no others.
@@ -410,65 +334,28 @@ class Ownership:
 
     async def _expected_with(self, bundle: BundleName, ticket: Ticket) -> ExpectedBundle:
         """Return the expected bundle if the ticket is good for it.  Raise UnavailableError."""
-        expected = self._expected.get(bundle)
-        if expected is not None and not self._closing and expected.ticket != ticket:
-            _check_guard(bundle, ticket)
-            try:
-                guard = await self._store.get(ticket.guard)
-                record = await self._store.get(records.owner_path(bundle))
-            except MetadataError as error:
-                raise UnavailableError(f"the owner of {bundle} cannot be read: {error}") from error
-            if guard is None or record is None or not _fits(ticket, guard, record):
-                raise UnavailableError(f"the ticket for the bundle {bundle} is not good any more")
-            expected.ticket = ticket
-        if expected is None or expected.ended or self._closing:
-            raise UnavailableError(f"this broker does not expect the bundle {bundle}")
-        return expected
-
-    async def _follow(self, bundle: BundleName, expected: ExpectedBundle) -> None:
-        """Acquire an expected bundle if its record goes; end when it is ours, or in time."""
-        path = records.owner_path(bundle)
-        giver: int | None = None  # the session of the broker that hands the bundle over
-        try:
-            with expected.scope:
-                while not self._protocol.owns(bundle) and not expected.ended:
-                    touched = trio.Event()
-                    try:
-                        record = await self._store.get(path, touched.set)
-                    except MetadataError:
-                        await trio.sleep(_RETRY_S)
-                        continue
-                    if record is not None and record.stat.owner != self._store.session_id:
-                        if giver is not None and record.stat.owner != giver:
-                            return  # It went to a third broker, which serves the topics now.
-                        giver = record.stat.owner
-                        await touched.wait()
-                    else:
-                        answer = await self.acquire(bundle)
-                        if answer is Answer.OTHERS:
-                            return  # A third broker was faster.
-                        if answer is not Answer.OURS:
-                            await trio.sleep(_RETRY_S)
-        finally:
-            self._end_expectation(bundle, expected)
+        if not self._registration.withdrawn:
+            expected = await self._expected.given_by(bundle, ticket)
+            if not self._registration.withdrawn:
+                return expected
+        raise UnavailableError(f"this broker does not expect the bundle {bundle}")
 
     async def take(self, bundle: BundleName, ticket: Ticket) -> None:
         """Take the record of an expected bundle, which its owner gives.
 
         Raise UnavailableError if this broker does not own the bundle then.
         """
-        if self._closing or bundle not in self._expected:
+        if self._registration.withdrawn or bundle not in self._expected:
             raise UnavailableError(f"this broker does not expect the bundle {bundle}")
-        _check_guard(bundle, ticket)
+        check_guard(bundle, ticket)
         self._tickets[bundle] = ticket
-        waiter = _Waiter()
         try:
-            await self._wait(
-                self._acquiring, bundle, waiter, self._protocol.take, _ACQUIRE_TIMEOUT_S
+            answer = await self._wait(
+                self._acquiring, bundle, self._protocol.take, _ACQUIRE_TIMEOUT_S
             )
         finally:
             self._tickets.pop(bundle, None)
-        if waiter.answer is not Answer.OURS:
+        if answer is not Answer.OURS:
             raise UnavailableError(f"this broker could not take the bundle {bundle}")
 
     # -- splitting a bundle
@@ -482,13 +369,12 @@ class Ownership:
             raise UnavailableError(f"the bundle {bundle} is being split already")
         self._points[bundle] = points
         try:
-            waiter = _Waiter()
-            await self._wait(
-                self._releasing, bundle, waiter, self._protocol.split, _ACQUIRE_TIMEOUT_S
+            answer = await self._wait(
+                self._releasing, bundle, self._protocol.split, _ACQUIRE_TIMEOUT_S
             )
         finally:
             del self._points[bundle]
-        if waiter.answer is not Answer.OURS:
+        if answer is not Answer.OURS:
             raise UnavailableError(
                 f"the bundle {bundle} may not have been split: list the bundles, and try again"
             )
@@ -500,20 +386,13 @@ class Ownership:
 
         Return False if the store did not confirm it: bundles may still be placed here.
         """
-        self._closing = True  # before any checkpoint: `may_load` and `acquire` refuse from now on
-        if self._guard is None:
-            return True  # This broker has never joined.
-        with trio.move_on_after(_LEAVE_TIMEOUT_S), suppress(MetadataError):
-            await withdraw(self._store, self.identity.broker_id, self._guard)
-            return True
-        return False
+        return await self._registration.withdraw()
 
     def stay(self) -> None:
         """Load topics and take bundles again, after a withdrawal that failed."""
-        self._closing = False
-        if self._put_off is not None and self._put_off == self._protocol.term:
-            self._start(self._join, self._put_off)
-        self._put_off = None
+        term = self._registration.stay()
+        if term is not None and term == self._protocol.term:
+            self._start(self._join, term)
 
     async def release_all(self) -> None:
         """Release all bundles, several at a time."""
@@ -529,9 +408,7 @@ class Ownership:
 
     async def leave(self) -> None:
         """Finish leaving: delete our records, so that no peer has to find out that we are gone."""
-        me = Member(self.identity.broker_id, self._store.session_id, self._registration)
-        with trio.move_on_after(_LEAVE_TIMEOUT_S), suppress(MetadataError):
-            await remove(self._store, me)
+        await self._registration.leave()
 
     async def _try_release(self, bundle: BundleName) -> None:
         try:
@@ -541,23 +418,12 @@ class Ownership:
 
     async def _wait(
         self,
-        waiting: dict[BundleName, list[_Waiter]],
+        waiters: _Waiters,
         bundle: BundleName,
-        waiter: _Waiter,
         ask: Callable[[BundleName], list[Effect]],
         timeout_s: float,
-    ) -> None:
-        waiters = waiting.setdefault(bundle, [])
-        waiters.append(waiter)
-        try:
-            self._perform_all(ask(bundle))
-            with trio.move_on_after(timeout_s):
-                await waiter.done.wait()
-        finally:
-            if waiter in waiters:
-                waiters.remove(waiter)
-            if not waiters and waiting.get(bundle) is waiters:
-                del waiting[bundle]
+    ) -> Answer:
+        return await waiters.wait(bundle, lambda: self._perform_all(ask(bundle)), timeout_s)
 
     # -- the protocol
 
@@ -569,8 +435,7 @@ class Ownership:
         elif not self.contact:
             self._log.info("the broker is in contact with the metadata store")
         if state is SessionState.LOST:
-            for expected in self._expected.values():
-                expected.scope.cancel()
+            self._expected.cancel_all()
         self._perform_all(self._protocol.session_changed(state))
 
     def _perform_all(self, effects: Sequence[Effect]) -> None:
@@ -581,10 +446,7 @@ class Ownership:
     def _perform(self, effect: Effect) -> None:
         match effect:
             case Join(term):
-                if self._closing:
-                    self._put_off = term  # until `stay`
-                else:
-                    self._start(self._join, term)
+                self._start(self._join, term)
             case ReadGuard(term):
                 self._start(self._read_guard, term)
             case CreateRecord(bundle, ask):
@@ -608,10 +470,10 @@ class Ownership:
                 )
                 self._topics.drop_bundle(bundle)
             case Answered(bundle, answer):
-                _settle(self._acquiring, bundle, answer)
+                self._acquiring.settle(bundle, answer)
             case Released(bundle, done):
                 answer = Answer.OURS if done else Answer.UNAVAILABLE
-                _settle(self._releasing, bundle, answer)
+                self._releasing.settle(bundle, answer)
             case _:
                 assert_never(effect)
 
@@ -626,166 +488,82 @@ class Ownership:
     # -- the guard
 
     async def _join(self, term: int) -> None:
-        if trio.current_time() < self._join_at_s:
-            await trio.sleep_until(self._join_at_s)
-            if self._closing:
-                self._put_off = term
-                return
-        async with self._joining:  # An earlier attempt, no longer wanted, ends soon.
-            guard = await join(
-                self._store,
-                self.identity,
-                self._registration,
-                formats=self._formats,
-                term=term,
-                wanted=lambda: self._protocol.term == term,
-                is_dead=self._is_dead,
-                bound=self._bound,
-            )
-        if guard is not None and self._protocol.term == term:
-            self._guard = guard
-            self._pauses.joined(trio.current_time())
-            self._log.info("this broker joined the cluster", term=term)
+        if await self._registration.join(term, wanted=lambda: self._protocol.term == term):
             # This comes before the read, whose answer counts only when joined.
             self._perform_all(self._protocol.joined(term))
             self._joined.set()
             await self._read_guard(term)  # sets the watch
 
     async def _read_guard(self, term: int) -> None:
-        """Read our guard, again and again until there is an answer or the contact is lost."""
-        assert self._guard is not None
-        path = self._guard.path
-        while self._protocol.term == term and self._protocol.membership is Membership.IN:
-            try:
-                record = await self._store.get(path, lambda: self._guard_touched(term))
-            except MetadataError:
-                if self._store.session_state is not SessionState.CONNECTED:
-                    return  # It is read again when the session is connected.
-                await trio.sleep(_RETRY_S)
-                continue
-            stands = record is not None and record.stat.owner == self._store.session_id
-            if not stands and self._protocol.is_in(term):
-                self._note_removal()
-            self._perform_all(self._protocol.guard_seen(term, stands))
-            return
-
-    def _note_removal(self) -> None:
-        """Put the next join off, if others have removed this broker again and again."""
-        pause_s = self._pauses.removed(trio.current_time())
-        if pause_s:
-            self._join_at_s = trio.current_time() + pause_s
-            self._start(self._tell_removal, pause_s)
-        else:
-            self._log.warning("another broker took this one for dead; it joins again at once")
-
-    async def _tell_removal(self, pause_s: float) -> None:
-        me = Member(self.identity.broker_id, self._store.session_id, self._registration)
-        why = await self._why_not_reached(me)
-        self._log.warning(
-            "other brokers remove this one again and again, because they take it for dead: it"
-            " waits before it joins again",
-            pause_s=pause_s,
-            why=why or "this broker reaches itself, so ask the logs of the others why they do not",
+        stands = await self._registration.read_guard(
+            wanted=lambda: self._protocol.is_in(term),
+            watch=lambda: self._start(self._read_guard, term),
         )
-
-    def _guard_touched(self, term: int) -> None:
-        self._start(self._read_guard, term)
+        if stands is None:
+            return  # It is read again when the session is connected.
+        if not stands and self._protocol.is_in(term):
+            pause_s = self._registration.note_removal()
+            if pause_s:
+                self._start(self._registration.tell_removal, pause_s)
+        self._perform_all(self._protocol.guard_seen(term, stands))
 
     # -- the record of a bundle
 
     async def _create(self, bundle: BundleName, ask: int) -> None:
-        assert self._guard is not None
-        record = records.encode(self.identity.owner_record)
-        namespace = namespace_of(bundle)
-        try:
-            # The version proves that the bundle is not split before its record is there.
-            bundles, version = await self._policies.read_bundles(namespace)
-            if range_of(bundle) not in bundles.ranges():
-                self._policies.bundles_changed(namespace, bundles)
-                self._perform_all(self._protocol.create_failed(bundle, ask))
-                return
-            operations: list[Operation] = [
-                Check(self._guard.path, ANY),
-                Check(records.local_policies_path(namespace), version),
-                Create(records.owner_path(bundle), record, ephemeral=True),
-            ]
-            await self._ensure_parent(bundle)
-            await self._store.multi(operations)
-        except (BrokerError, StoreUnavailableError, VersionConflictError):
-            self._perform_all(self._protocol.create_failed(bundle, ask))
-        except NoRecordError:
-            # The check of the guard failed: a peer has removed this broker.
-            self._perform_all(self._protocol.create_failed(bundle, ask))
-            await self._read_guard(self._protocol.term)
-        except MetadataError:
-            self._perform_all(self._protocol.create_in_doubt(bundle, ask))
-        else:
-            self._perform_all(self._protocol.created(bundle, ask))
+        guard = self._registration.guard
+        assert guard is not None
+        await self._tell_created(bundle, ask, await self._owner_records.create(bundle, guard))
 
-    async def _ensure_parent(self, bundle: BundleName) -> None:
-        parent = records.owner_path(bundle).rpartition("/")[0]
-        if await self._store.get(parent) is None:
-            try:
-                await self._store.create(parent, b"", make_parents=True)
-            except RecordExistsError:
-                return
+    async def _take(self, bundle: BundleName, ask: int) -> None:
+        guard, ticket = self._registration.guard, self._tickets.get(bundle)
+        assert guard is not None
+        outcome = RecordOutcome.NOT_DONE
+        if ticket is not None:  # Otherwise the caller has given up.
+            outcome = await self._owner_records.take(bundle, ticket, guard)
+        await self._tell_created(bundle, ask, outcome)
+
+    async def _tell_created(self, bundle: BundleName, ask: int, outcome: RecordOutcome) -> None:
+        match outcome:
+            case RecordOutcome.DONE:
+                self._perform_all(self._protocol.created(bundle, ask))
+            case RecordOutcome.IN_DOUBT:
+                self._perform_all(self._protocol.create_in_doubt(bundle, ask))
+            case RecordOutcome.NOT_DONE:
+                self._perform_all(self._protocol.create_failed(bundle, ask))
+            case RecordOutcome.NO_RECORD:
+                self._perform_all(self._protocol.create_failed(bundle, ask))
+                await self._read_guard(self._protocol.term)
+            case _:
+                assert_never(outcome)
 
     async def _read(self, bundle: BundleName, ask: int) -> None:
-        path = records.owner_path(bundle)
-        while True:
-            # At most one watch per record: each one that fires causes a read.
-            watch = None if bundle in self._watched else lambda: self._touched(bundle)
-            self._watched.add(bundle)
-            try:
-                record = await self._store.get(path, watch)
-                break
-            except MetadataError:
-                if watch is not None:
-                    self._watched.discard(bundle)
-                await trio.sleep(_RETRY_S)
-                if self._store.session_state is not SessionState.CONNECTED:
-                    self._perform_all(self._protocol.read_failed(bundle, ask))
-                    return
-        if record is None:
-            owner = RecordOwner.NOBODY
-        elif record.stat.owner == self._store.session_id:
-            owner = RecordOwner.OURS
+        owner = await self._owner_records.read(bundle)
+        if owner is None:
+            self._perform_all(self._protocol.read_failed(bundle, ask))
         else:
-            owner = RecordOwner.OTHERS
-        self._perform_all(self._protocol.record_read(bundle, ask, owner))
+            self._perform_all(self._protocol.record_read(bundle, ask, owner))
 
-    def _touched(self, bundle: BundleName) -> None:
-        self._watched.discard(bundle)
+    def _record_touched(self, bundle: BundleName) -> None:
         self._perform_all(self._protocol.record_touched(bundle))
 
     async def _delete(self, bundle: BundleName, ask: int) -> None:
-        """Delete our record, but never that of a successor which has taken it meanwhile.
-
-        A taking gives our guard another version.  So the guard is read before the record.
-        """
-        assert self._guard is not None
-        path = records.owner_path(bundle)
-        try:
-            guard, record = await self._store.get(self._guard.path), await self._store.get(path)
-            if guard is None or record is None or record.stat.owner != self._store.session_id:
-                raise NoRecordError(f"{path} is not ours any more")
-            touch = Set(self._guard.path, guard.value, guard.stat.version)
-            await self._store.multi([touch, Delete(path, record.stat.version)])
-        except MetadataError as error:
-            # The record may be gone, ours still, or its guard: reading it tells.
-            self._perform_all(self._protocol.delete_in_doubt(bundle, ask))
-            if isinstance(error, NoRecordError):
-                await self._read_guard(self._protocol.term)
-        else:
+        guard = self._registration.guard
+        assert guard is not None
+        outcome = await self._owner_records.delete(bundle, guard)
+        if outcome is RecordOutcome.DONE:
             self._perform_all(self._protocol.deleted(bundle, ask))
+            return
+        # The record may be gone, ours still, or its guard: reading it tells.
+        self._perform_all(self._protocol.delete_in_doubt(bundle, ask))
+        if outcome is RecordOutcome.NO_RECORD:
+            await self._read_guard(self._protocol.term)
 
     async def _give(self, bundle: BundleName, ask: int) -> None:
         leaving = self._leaving.get(bundle)
         try:
             if leaving is None:  # The caller has given up: nobody knows the successor.
                 raise UnavailableError("there is no successor")
-            await leaving.receiver.give(leaving.ticket)
-            leaving.taken.set()
+            await leaving.give()
         except BrokerError as error:
             self._log.warning(
                 "the next owner of a bundle did not take it; any broker may own it now",
@@ -796,183 +574,29 @@ class Ownership:
         else:
             self._perform_all(self._protocol.deleted(bundle, ask))
 
-    async def _take(self, bundle: BundleName, ask: int) -> None:
-        """Replace the giver's record by ours.
-
-        The giver's guard is read before its record, and gets another version in the same step.  So
-        the record is still the giver's own, and a peer that removes the giver meanwhile has read
-        the old version and deletes nothing of ours.
-        """
-        ticket, own = self._tickets.get(bundle), self._guard
-        assert own is not None
-        path = records.owner_path(bundle)
-        try:
-            for _ in range(_CONFLICTS_MAX):
-                guard = None if ticket is None else await self._store.get(ticket.guard)
-                record = await self._store.get(path)
-                if ticket is None or guard is None or record is None:
-                    break
-                if not _fits(ticket, guard, record):
-                    break
-                ours = records.encode(self.identity.owner_record)
-                operations: list[Operation] = [
-                    Check(own.path, ANY),
-                    Set(ticket.guard, guard.value, guard.stat.version),
-                    Delete(path, record.stat.version),
-                    Create(path, ours, ephemeral=True),
-                ]
-                try:
-                    await self._store.multi(operations)
-                except VersionConflictError:
-                    continue  # Another bundle of the same broker was given at the same time.
-                self._perform_all(self._protocol.created(bundle, ask))
-                return
-        except StoreUnavailableError:
-            pass
-        except NoRecordError:
-            # Our guard, or the giver's, is gone.
-            self._perform_all(self._protocol.create_failed(bundle, ask))
-            await self._read_guard(self._protocol.term)
-            return
-        except MetadataError:
-            self._perform_all(self._protocol.create_in_doubt(bundle, ask))
-            return
-        self._perform_all(self._protocol.create_failed(bundle, ask))
-
     async def _split(self, bundle: BundleName, ask: int) -> None:
-        """Replace the boundaries and our record, in one request under our guard."""
-        assert self._guard is not None
-        # Without points, the caller has given up before this task began.
-        namespace, range_, points = namespace_of(bundle), range_of(bundle), self._points.get(bundle)
-        path = records.local_policies_path(namespace)
-        parts = [bundle_name(namespace, part) for part in parts_of(range_, points or ())]
-        owner = records.encode(self.identity.owner_record)
-        try:
-            for _ in range(_CONFLICTS_MAX):
-                record = await self._store.get(path)
-                if record is None or points is None:
-                    break
-                fields = records.decode(dict[str, object], record.value)
-                old = msgspec.convert(fields["bundles"], BundlesData)
-                new = Bundles.parse(old.boundaries).split(range_, points)
-                fields["bundles"] = BundlesData.from_bundles(new)
-                operations: list[Operation] = [
-                    *delete_under_guard(self._guard, records.owner_path(bundle)),
-                    Set(path, records.encode(fields), record.stat.version),
-                    *(Create(records.owner_path(part), owner, ephemeral=True) for part in parts),
-                ]
-                try:
-                    await self._store.multi(operations)
-                except VersionConflictError:
-                    continue  # Another bundle of the namespace was split at the same time.
-                # No checkpoint between these: topics belong to a bundle of ours all the time.
-                self._policies.bundles_changed(namespace, new)
-                self._perform_all(self._protocol.split_done(bundle, ask, parts))
-                return
-        except (MetadataError, MalformedError, KeyError, ValueError) as error:
-            # A record with bundles that are not valid raises one of the last three.
-            self._log.warning("a bundle may not have been split", bundle=bundle, why=str(error))
-        self._perform_all(self._protocol.split_failed(bundle, ask))
-
-    async def _announce(self, leaving: _HandOver, bundle: BundleName) -> None:
-        """Name the successor in our record, for lookups at other brokers.
-
-        It is not needed, so it is tried once.  The version of the guard shows that the record is
-        still ours.
-        """
-        path = records.owner_path(bundle)
-        with suppress(MetadataError):
-            guard = await self._store.get(leaving.ticket.guard)
-            record = await self._store.get(path)
-            if guard is None or record is None or record.stat.owner != self._store.session_id:
-                return
-            named = owner_record(record)
-            named.disabled, named.successor = True, leaving.successor
-            await self._store.multi(
-                [
-                    Check(leaving.ticket.guard, guard.stat.version),
-                    Set(path, records.encode(named), record.stat.version),
-                ]
-            )
+        guard, points = self._registration.guard, self._points.get(bundle)
+        assert guard is not None
+        parts: list[BundleName] | None = None
+        if points is not None:  # Otherwise the caller has given up.
+            parts = await self._owner_records.split(bundle, points, guard)
+        if parts is None:
+            self._perform_all(self._protocol.split_failed(bundle, ask))
+        else:
+            # In the turn in which the policies learn of the parts: topics belong to a bundle of
+            # ours all the time.
+            self._perform_all(self._protocol.split_done(bundle, ask, parts))
 
     async def _close(self, bundle: BundleName, ask: int) -> None:
-        leaving = self._leaving.get(bundle)
-        urls = NO_SUCCESSOR if leaving is None else _urls(leaving.successor)
+        leaving, urls = self._leaving.get(bundle), NO_SUCCESSOR
         if leaving is not None:
-            self._start(self._announce, leaving, bundle)
-            if not leaving.topics.fits_at_once:
-                # The successor may serve topics that store nothing from the first group on.
-                self._topics.non_persistent.close_bundle(bundle, urls)
-                await self._pass_on(bundle, leaving)
-            leaving.topics.take_all()  # From here on the successor answers for all of them.
+            urls = leaving.urls
+            self._start(
+                self._owner_records.name_successor, bundle, leaving.ticket, leaving.successor
+            )
+            await leaving.pass_on(lambda: self.contact)
         with trio.move_on_after(_CLOSE_TIMEOUT_S) as scope:
             await self._topics.close_bundle(bundle, urls)
         if scope.cancelled_caught:
             self._topics.drop_bundle(bundle)  # The next owner recovers its ledgers.
         self._perform_all(self._protocol.topics_closed(bundle, ask))
-
-    async def _pass_on(self, bundle: BundleName, leaving: _HandOver) -> None:
-        """Hand the topics over group by group.  After an error the rest stays for the caller."""
-        topics, ticket, failed = leaving.topics, leaving.ticket, False
-
-        async def work() -> None:
-            nonlocal failed
-            # A caller that has given up, or a lost session, ends it, too.
-            while not failed and self._leaving.get(bundle) is leaving and self.contact:
-                names = topics.next_group()
-                if not names:
-                    return
-                began = trio.current_time()
-                used = self._topics.in_use(names)
-                with trio.move_on_after(_CLOSE_TIMEOUT_S) as scope:
-                    await self._topics.close_names(names, _urls(leaving.successor))
-                if scope.cancelled_caught:
-                    return  # They are closed or dropped with the bundle.
-                try:
-                    await leaving.receiver.pass_on(ticket, names, used)
-                except BrokerError as error:
-                    failed = True
-                    self._log.warning(
-                        "the next owner of a bundle does not load its topics",
-                        bundle=bundle,
-                        why=str(error),
-                    )
-                topics.took(len(names), trio.current_time() - began)
-
-        try:
-            await leaving.receiver.hold(ticket, topics.hashes)
-        except BrokerError as error:
-            self._log.warning(
-                "the next owner of a bundle takes its topics only together",
-                bundle=bundle,
-                why=str(error),
-            )
-            return
-        async with trio.open_nursery() as nursery:
-            for _ in range(GROUPS_AT_ONCE):
-                nursery.start_soon(work)
-
-
-def _check_guard(bundle: BundleName, ticket: Ticket) -> None:
-    """Raise UnavailableError if the ticket, which comes from the network, names no guard."""
-    parent, _, name = ticket.guard.rpartition("/")
-    if parent != records.GUARDS or name in ("", ".", "..") or not name.isprintable():
-        raise UnavailableError(
-            f"this broker could not take the bundle {bundle}: its ticket names no guard"
-        )
-
-
-def _fits(ticket: Ticket, guard: Record, record: Record) -> bool:
-    """Return True if the record is the one of the ticket, and of the broker that gave that out."""
-    theirs = record.stat.owner == guard.stat.owner
-    return theirs and record.stat.created_txid == ticket.created_txid
-
-
-def _settle(waiting: dict[BundleName, list[_Waiter]], bundle: BundleName, answer: Answer) -> None:
-    for waiter in waiting.pop(bundle, []):
-        waiter.answer = answer
-        waiter.done.set()
-
-
-def _urls(successor: Successor) -> SuccessorUrls:
-    return SuccessorUrls(successor.native_url or "", successor.native_url_tls or "")

@@ -425,12 +425,12 @@ class Handlers:
         )
         topic = subscription.topic
         answer = pb.CommandGetLastMessageIdResponse(request_id=body.request_id)
-        last = await subscription.last_message(asking)
+        last = await subscription.view.last_message(asking)
         position, batch_index = last if last is not None else (Position(-1, -1), -1)
         set_id(answer.last_message_id, position)
         answer.last_message_id.partition = topic.name.partition
         answer.last_message_id.batch_index = batch_index
-        mark_delete = subscription.mark_delete_of(asking)
+        mark_delete = subscription.view.mark_delete_of(asking)
         if mark_delete.ledger_id >= 0:
             set_id(answer.consumer_mark_delete_position, mark_delete)
         if self._connection.is_ours:
@@ -472,10 +472,10 @@ class Handlers:
                 return await topic.position_of_offset(body.offset), None
             if body.HasField("message_id"):
                 named = position_of(body.message_id)
-                found = subscription.position_of_id(asking, named)
+                found = subscription.view.position_of_id(asking, named)
                 # The bits are those of the named entry.  It may be gone: then another one is first.
                 return found, pending if found == named else None
-            return await subscription.position_of_time(asking, body.message_publish_time), None
+            return await subscription.view.position_of_time(asking, body.message_publish_time), None
 
         if body.HasField("message_id"):
             try:

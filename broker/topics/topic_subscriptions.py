@@ -9,7 +9,8 @@ import trio
 
 from daybook.broker.connected_client import ConnectedClient
 from daybook.broker.dispatch.consumer import Consumer
-from daybook.broker.dispatch.subscription import BEFORE_LOG, Subscription, type_name
+from daybook.broker.dispatch.subscription import Subscription, type_name
+from daybook.broker.dispatch.topic_view import BEFORE_LOG
 from daybook.broker.errors import (
     AuthorizationError,
     ConflictError,
@@ -166,7 +167,7 @@ class TopicSubscriptions:
             keys=request.keys,
         )
         if request.read_compacted and not subscription.consumers:
-            subscription.begin_compacted(resumes=request.resumes)
+            subscription.view.begin_compacted(resumes=request.resumes)
         subscription.add(consumer, request.type)
         return consumer
 
@@ -209,7 +210,7 @@ class TopicSubscriptions:
         cursor = self._topic.log.new_volatile_cursor(request.subscription, initial)
         created = self._new(request.subscription, cursor, durable=False)
         created.reader_of = request.reader_of
-        created.before_log = self._before_log(request)
+        created.view.before_log = self._before_log(request)
         return created
 
     def _before_log(self, request: ConsumerRequest) -> Position | None:

@@ -2,6 +2,7 @@
 
     connect.py             the entry point: a client for the length of a block
     client.py              the client: answers questions, opens producers, consumers and readers
+    options.py             the options of what it opens, for the clients without trio
     producer.py            a producer of a topic or of all its partitions
     consumer.py            a consumer of a topic or of all its partitions; the base of readers
     multi_topic.py         a consumer of several topics; topic_choice.py has lists and patterns
@@ -24,6 +25,7 @@
 
 Behind these:
 
+    sources.py             the consumers and readers that a client has open
     connection_handler.py  keeps one producer or consumer of one topic attached to its broker
     topic_producer.py      ... a producer: batches, the queue of sends, receipts
     topic_consumer.py      ... a consumer: permits, deliveries, seeks

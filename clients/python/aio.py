@@ -33,12 +33,6 @@ from daybook.clients.python import table_view as trio_table_view
 from daybook.clients.python.aio_admin import Admin, connect_admin
 from daybook.clients.python.aio_table_view import TableView
 from daybook.clients.python.arguments import InitialPosition, check_timeout, check_url
-from daybook.clients.python.blocking import (
-    ConsumerOptions,
-    ProducerOptions,
-    ReaderOptions,
-    TableViewOptions,
-)
 from daybook.clients.python.consumer import Ackable
 from daybook.clients.python.credentials import Basic, Credentials, Token
 from daybook.clients.python.errors import BrokerError, EndOfTopicError
@@ -47,6 +41,12 @@ from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.listener import Call, Listener, check_listener
 from daybook.clients.python.message_id import EARLIEST, LATEST, MessageId, Offset
 from daybook.clients.python.messages import Message, ValueT
+from daybook.clients.python.options import (
+    ConsumerOptions,
+    ProducerOptions,
+    ReaderOptions,
+    TableViewOptions,
+)
 from daybook.clients.python.portal import Block, like
 from daybook.clients.python.reader import DeliveredEntry, OffsetRange, TopicLedgers
 from daybook.clients.python.schemas.schema import Schema, SchemaVersion

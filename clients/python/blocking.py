@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 from time import monotonic  # noqa: TID251  the threads of callers have no clock of trio's
-from typing import Any, Generic, TypedDict, Unpack
+from typing import Any, Generic, Unpack
 
 import trio
 
@@ -32,10 +32,7 @@ from daybook.clients.python import consumer as trio_consumer
 from daybook.clients.python import reader as trio_reader
 from daybook.clients.python import table_view as trio_table_view
 from daybook.clients.python.arguments import (
-    Batching,
-    Compression,
     InitialPosition,
-    SubscriptionTypeName,
     check_timeout,
     check_url,
 )
@@ -45,7 +42,6 @@ from daybook.clients.python.blocking_table_view import TableView
 from daybook.clients.python.consumer import Ackable
 from daybook.clients.python.credentials import Basic, Credentials, Token
 from daybook.clients.python.errors import BrokerError, ClosedError, EndOfTopicError, InDoubtError
-from daybook.clients.python.interceptors import ConsumerInterceptor, ProducerInterceptor
 from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.listener import (
     Call,
@@ -56,8 +52,13 @@ from daybook.clients.python.listener import (
 )
 from daybook.clients.python.message_id import EARLIEST, LATEST, MessageId, Offset
 from daybook.clients.python.messages import Message, ValueT
+from daybook.clients.python.options import (
+    ConsumerOptions,
+    ProducerOptions,
+    ReaderOptions,
+    TableViewOptions,
+)
 from daybook.clients.python.portal import Block, Closing, Portal, like
-from daybook.clients.python.protocol.letters import DeadLetterPolicy
 from daybook.clients.python.reader import DeliveredEntry, OffsetRange, TopicLedgers
 from daybook.clients.python.schemas.schema import Schema, SchemaVersion
 from daybook.clients.python.start_position import Start
@@ -84,58 +85,6 @@ __all__ = [
 ]
 
 _FETCHED_MAX = 1000
-
-
-class ProducerOptions(TypedDict, total=False):
-    """Options of `Client.create_producer`, where they are explained."""
-
-    name: str | None
-    compression: Compression
-    batching: Batching
-    batch_messages_max: int
-    batch_bytes_max: int
-    batch_delay_s: float
-    pending_bytes_max: int
-    send_timeout_s: float | None
-    initial_sequence_id: int | None
-    initial_subscription: str | None
-    chunking: bool
-    interceptors: Sequence[ProducerInterceptor]
-
-
-class ConsumerOptions(TypedDict, total=False):
-    """Options of `Client.subscribe`, where they are explained."""
-
-    type: SubscriptionTypeName
-    initial_position: InitialPosition
-    consumer_name: str | None
-    receiver_queue_size: int | None
-    ack_receipts: bool
-    ack_group_s: float
-    nack_delay_s: float
-    key_ranges: Sequence[tuple[int, int]] | None
-    out_of_order: bool
-    properties: dict[str, str] | None
-    read_compacted: bool
-    discovery_s: float
-    nack_delay_max_s: float | None
-    ack_timeout_s: float | None
-    dead_letter: DeadLetterPolicy | None
-    retry: bool
-    expire_incomplete_chunks_s: float | None
-    ack_incomplete_chunks: bool
-    chunked_messages_max: int
-    interceptors: Sequence[ConsumerInterceptor]
-    subscription_properties: dict[str, str] | None
-
-
-class ReaderOptions(TypedDict, total=False):
-    """Options of `Client.create_reader`, where they are explained."""
-
-    start: Start | int | str
-    name: str | None
-    receiver_queue_size: int
-    read_compacted: bool
 
 
 def connect(
@@ -173,13 +122,6 @@ async def _open(portal: Portal, begin: Callable[[], trio_connect.connect]) -> "C
     block = Block(begin())
     portal.start(block.run)
     return Client(portal, await block.opened(), block.close)
-
-
-class TableViewOptions(TypedDict, total=False):
-    """Options of `Client.table_view`, where they are explained."""
-
-    name: str | None
-    receiver_queue_size: int
 
 
 class Client(Closing):

@@ -5,13 +5,11 @@ to it when topics get more.  A question is repeated, to any broker, until there 
 `operation_timeout_s` is over.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
-from datetime import datetime
 from functools import partial
 from random import Random
-from typing import Any, TypeVar
+from typing import Any
 
 import trio
 
@@ -29,7 +27,7 @@ from daybook.clients.python.arguments import (
     compression_type,
     topic_name,
 )
-from daybook.clients.python.connection_handler import ConnectionHandler
+from daybook.clients.python.connection_handler import attach_all
 from daybook.clients.python.consumer import Consumer, MessageSource, schema_of
 from daybook.clients.python.credentials import NOBODY, Credentials
 from daybook.clients.python.dead_letters import DeadLetters, Raw, check_dead_letters
@@ -52,9 +50,7 @@ from daybook.clients.python.limits import ClientLimits, ConsumerLimits, Producer
 from daybook.clients.python.listener import Call, Listener, Listening, check_listener
 from daybook.clients.python.lookup import Lookups
 from daybook.clients.python.message_id import EARLIEST, LATEST, MessageId
-from daybook.clients.python.message_queue import MessageQueue
 from daybook.clients.python.messages import ValueT
-from daybook.clients.python.multi_topic import MultiTopicConsumer, TopicFinder
 from daybook.clients.python.pipe import Pipe
 from daybook.clients.python.pool import ConnectionPool
 from daybook.clients.python.producer import Producer
@@ -64,20 +60,19 @@ from daybook.clients.python.protocol.routing import Router
 from daybook.clients.python.reader import OffsetRange, Reader, TopicLedgers
 from daybook.clients.python.schemas.schema import Schema, SchemaVersion, check_schema
 from daybook.clients.python.schemas.versions import SchemaVersions
+from daybook.clients.python.sources import Sources
 from daybook.clients.python.start_position import Start, parse_start
-from daybook.clients.python.statistics import ClientStats, SendCounts
+from daybook.clients.python.statistics import ClientStats
 from daybook.clients.python.table_view import TableView
-from daybook.clients.python.topic_choice import TopicChoice, Topics, topic_choice
-from daybook.clients.python.topic_consumer import ConsumerSettings, SubscriptionType, TopicConsumer
-from daybook.clients.python.topic_producer import SendBudget, TopicProducer
-from daybook.clients.python.topic_watch import TopicWatch
+from daybook.clients.python.topic_choice import Topics, topic_choice
+from daybook.clients.python.topic_consumer import ConsumerSettings, SubscriptionType
+from daybook.clients.python.topic_producer import ProducerSettings, SendBudget, TopicProducer
 from daybook.clients.python.transformation import Transform
 from daybook.wire.clock import WallClock
 from daybook.wire.errors import MalformedError
 from daybook.wire.topics import TopicName, check_namespace
 from daybook.wire.transport import Network
 
-_T = TypeVar("_T")
 _PRODUCER = ProducerLimits()
 _CONSUMER = ConsumerLimits()
 
@@ -109,12 +104,10 @@ class Client:
             first=rng.randrange(1 << 16),  # so that many clients spread over the brokers
             credentials=credentials,
         )
-        self._lookups = Lookups(self._pool, limits)
+        self._lookups = Lookups(self._pool, limits, rng)
         self._producers: list[Producer[Any]] = []
-        self._sources: list[MessageSource[Any]] = []
         self._next_producer_id = 0
-        self._next_consumer_id = 0
-        self._next_watcher_id = 0
+        self._sources = Sources(self._pool, self._lookups, limits, rng, nursery)
         tell_of_forks(self)
         nursery.start_soon(self._pool.run)
         nursery.start_soon(self._watch_partitions)
@@ -165,12 +158,12 @@ class Client:
         `create`: create the topic if it does not exist, as the namespace's policies say.
         """
         name = topic_name(topic)
-        return await self._persist(lambda: self._lookups.partitions(name, create=create))
+        return await self._lookups.persist(lambda: self._lookups.partitions(name, create=create))
 
     async def lookup(self, topic: str) -> str:
         """Return the URL of the broker that serves a topic without partitions, or one partition."""
         name = topic_name(topic)
-        return (await self._persist(lambda: self._lookups.find(name)))[0]
+        return (await self._lookups.persist(lambda: self._lookups.find(name)))[0]
 
     async def topics(self, namespace: str = "public/default") -> list[str]:
         """Return the full names of the topics in a namespace, partitions one by one.
@@ -181,7 +174,7 @@ class Client:
             check_namespace(namespace)
         except MalformedError as error:
             raise ValueError(str(error)) from None
-        return await self._persist(lambda: self._lookups.topics(namespace))
+        return await self._lookups.persist(lambda: self._lookups.topics(namespace))
 
     async def schema(self, topic: str, version: bytes | None = None) -> SchemaVersion:
         """Return the schema that messages of a topic name by this version, or the newest one.
@@ -189,7 +182,7 @@ class Client:
         Raise TopicNotFoundError if the topic has no schema, or no such version.
         """
         name = topic_name(topic).base
-        return await self._persist(lambda: self._lookups.schema(name, version))
+        return await self._lookups.persist(lambda: self._lookups.schema(name, version))
 
     async def last_message_id(self, topic: str) -> MessageId:
         """Return the id of the last message of a topic without partitions, or of one partition.
@@ -314,7 +307,7 @@ class Client:
             joined by its consumer.  It may be as large as `pending_bytes_max`.
         `interceptors`: see and change the messages, in this order.
         """
-        settings = ProducerLimits(
+        limits = ProducerLimits(
             batch_messages_max, batch_bytes_max, batch_delay_s, pending_bytes_max, send_timeout_s
         )
         packing = compression_type(compression)
@@ -323,53 +316,56 @@ class Client:
         check_batching(batching)
         check_schema(schema)
         check_timeout("send_timeout_s", send_timeout_s)
-        name_of_topic, budget = topic_name(topic), SendBudget(pending_bytes_max)
-        counts = SendCounts()
+        name_of_topic = topic_name(topic)
         chain = check_interceptors(interceptors, ProducerInterceptor)
-
-        async def open_partitions(topics: list[TopicName], first: int) -> list[TopicProducer]:
-            producers = [
-                TopicProducer(
-                    each,
-                    lookups=self._lookups,
-                    limits=self._limits,
-                    rng=self._rng,
-                    clock=self._clock,
-                    producer_id=self._take_producer_id(),
-                    name=name,
-                    settings=settings,
-                    compression=packing,
-                    batching=batching,
-                    initial_sequence_id=initial_sequence_id,
-                    budget=budget,
-                    counts=counts,
-                    on_batch=partial(router.batch_ended, index),
-                    initial_subscription=initial_subscription,
-                    schema=None if schema is None else schema.info,
-                    chunking=chunking,
-                )
-                for index, each in enumerate(topics, first)
-            ]
-            await self._open(producers)
-            return producers
-
-        topics = await self._topics_of(name_of_topic)
+        settings = ProducerSettings(
+            name,
+            limits,
+            packing,
+            batching,
+            initial_sequence_id,
+            initial_subscription,
+            chunking,
+            None if schema is None else schema.info,
+            SendBudget(pending_bytes_max),
+        )
+        topics = await self._lookups.topics_of(name_of_topic)
         # Made before the producers, which report their batches to it.
         router = Router(len(topics), first=self._rng.randrange(1 << 16))
-        producers = await open_partitions(topics, 0)
+        open_partitions = partial(self._open_producers, settings, router)
         producer = Producer(
             name_of_topic,
-            producers,
+            await open_partitions(topics, 0),
             router,
-            budget,
+            settings.budget,
             open_partitions,
             self._producers.remove,
             schema,
-            counts=counts,
+            counts=settings.counts,
             interceptors=ProducerInterceptors(chain) if chain else None,
         )
         self._producers.append(producer)
         return producer
+
+    async def _open_producers(
+        self, settings: ProducerSettings, router: Router, topics: list[TopicName], first: int
+    ) -> list[TopicProducer]:
+        producers: list[TopicProducer] = []
+        for index, topic in enumerate(topics, first):
+            producer = TopicProducer(
+                topic,
+                lookups=self._lookups,
+                limits=self._limits,
+                rng=self._rng,
+                clock=self._clock,
+                producer_id=self._next_producer_id,
+                settings=settings,
+                on_batch=partial(router.batch_ended, index),
+            )
+            self._next_producer_id += 1
+            producers.append(producer)
+        await attach_all(self._nursery, producers)
+        return producers
 
     async def subscribe(
         self,
@@ -506,7 +502,9 @@ class Client:
             versions=None if schema is None else SchemaVersions(schema),
             interceptors=ConsumerInterceptors(chain) if chain else None,
         )
-        consumer: Consumer[ValueT] = await self._open_consumer(choice, settings, discovery_s)
+        consumer: Consumer[ValueT] = await self._sources.open_consumer(
+            choice, settings, discovery_s
+        )
         if letters is not None:
             self._nursery.start_soon(letters.run)
         if listener is not None:
@@ -540,7 +538,9 @@ class Client:
             stored=(record,),
             identity=record[0],
         )
-        return await self._open_consumer(topic_choice([topic]), settings, _CONSUMER.discovery_s)
+        return await self._sources.open_consumer(
+            topic_choice([topic]), settings, _CONSUMER.discovery_s
+        )
 
     def has_open(self, consumer: Consumer[Any] | None) -> bool:
         """Return True for a consumer of this client that was not closed."""
@@ -549,28 +549,6 @@ class Client:
     def start_listener(self, consumer: Consumer[Any], call: Call) -> None:
         """Have `call` called with each message of a consumer."""
         self._nursery.start_soon(Listening(consumer, call).run)
-
-    async def _open_consumer(
-        self, choice: TopicChoice, settings: ConsumerSettings, discovery_s: float
-    ) -> Consumer[Any]:
-        if choice.pattern is not None or len(choice.names) > 1:
-            check_timeout("discovery_s", discovery_s)
-            return await self._subscribe_several(choice, settings, discovery_s)
-        name, queue = choice.first, MessageQueue()
-        assert name is not None
-        topics = await self._topics_of(name)
-        consumers = await self._open_consumers(settings, queue, topics)
-        consumer: Consumer[Any] = Consumer(
-            name,
-            settings.consumer_name,
-            consumers,
-            queue,
-            partial(self._open_consumers, replace(settings, start=EARLIEST), queue),
-            self._sources.remove,
-            settings,
-        )
-        self._sources.append(consumer)
-        return consumer
 
     async def _letter_producer(
         self, topic: str, initial_subscription: str | None, schema: Raw | None
@@ -582,41 +560,6 @@ class Client:
             chunking=True,
             schema=schema,
         )
-
-    async def _subscribe_several(
-        self, choice: TopicChoice, settings: ConsumerSettings, discovery_s: float
-    ) -> MultiTopicConsumer[Any]:
-        consumer: MultiTopicConsumer[Any] = MultiTopicConsumer(
-            choice,
-            settings,
-            TopicFinder(
-                lambda namespace: self._persist(lambda: self._lookups.topics(namespace)),
-                lambda name: self._persist(
-                    lambda: self._lookups.partitions(name, create=choice.pattern is None)
-                ),
-            ),
-            self._open_consumers,
-            self._sources.remove,
-        )
-        self._sources.append(consumer)
-        try:
-            await consumer.refresh(settings)
-        except BaseException:
-            consumer.abandon()  # The caller does not get it, and so could not close it.
-            raise
-        topic_watch: TopicWatch | None = None
-        if choice.pattern is not None:
-            self._next_watcher_id += 1
-            topic_watch = TopicWatch(
-                choice.pattern,
-                self._next_watcher_id,
-                connect=self._pool.service,
-                on_names=consumer.on_names,
-                limits=self._limits,
-                rng=self._rng,
-            )
-        self._nursery.start_soon(consumer.watch, discovery_s, topic_watch)
-        return consumer
 
     async def create_reader(
         self,
@@ -721,8 +664,6 @@ class Client:
         )
         return await pipe.run()
 
-    # -- opening
-
     async def _open_reader(
         self,
         topic: str,
@@ -749,62 +690,9 @@ class Client:
             versions=None if schema is None else SchemaVersions(schema),
             read_compacted=read_compacted,
         )
-        if topics is None:
-            topics = await self._topics_of(topic_name(topic))
-        if len(topics) > 1 and where not in (EARLIEST, LATEST) and not isinstance(where, datetime):
-            raise ValueError(
-                "a message id or an offset is a position in one partition: open a reader of that"
-                " partition"
-            )
-        queue = MessageQueue()
-        consumers = await self._open_consumers(settings, queue, topics)
-        reader: Reader[ValueT] = Reader(
-            topic_name(topic),
-            name,
-            consumers,
-            queue,
-            partial(self._open_consumers, replace(settings, start=EARLIEST), queue),
-            self._sources.remove,
-            settings.versions,
-            settings.counts,
-        )
-        self._sources.append(reader)
-        if isinstance(where, datetime):
-            try:
-                await reader.seek(where)
-            except BaseException:
-                reader.abandon()  # The caller does not get it, and so could not close it.
-                raise
-        return reader
+        return await self._sources.open_reader(topic_name(topic), settings, topics)
 
-    async def _topics_of(self, name: TopicName) -> list[TopicName]:
-        """Return the topic itself, or its partitions."""
-        if name.partition >= 0:
-            return [name]
-        count = await self._persist(lambda: self._lookups.partitions(name))
-        return [name.partition_name(index) for index in range(count)] if count else [name]
-
-    async def _open_consumers(
-        self,
-        settings: ConsumerSettings,
-        queue: MessageQueue,
-        topics: list[TopicName],
-    ) -> list[TopicConsumer]:
-        consumers: list[TopicConsumer] = []
-        for topic in topics:
-            consumer = TopicConsumer(
-                topic,
-                lookups=self._lookups,
-                limits=self._limits,
-                rng=self._rng,
-                consumer_id=self._next_consumer_id,
-                settings=settings,
-                queue=queue,
-            )
-            self._next_consumer_id += 1
-            consumers.append(consumer)
-        await self._open(consumers)
-        return consumers
+    # -- what is open
 
     async def _watch_partitions(self) -> None:
         """Add partitions to producers, consumers and readers when their topics get more."""
@@ -821,38 +709,6 @@ class Client:
                         count = await self._lookups.partitions(name, create=False)
                         if count > each.partitions:
                             await each.grow(count)
-
-    async def _open(self, handlers: Sequence[ConnectionHandler]) -> None:
-        """Start handlers; return when all are attached.  If one is refused, close all."""
-        for handler in handlers:
-            self._nursery.start_soon(handler.run)
-        try:
-            for handler in handlers:
-                await handler.opened()
-        except BaseException:
-            for handler in handlers:
-                handler.abandon()
-            raise
-
-    def _take_producer_id(self) -> int:
-        self._next_producer_id += 1
-        return self._next_producer_id - 1
-
-    async def _persist(self, ask: Callable[[], Awaitable[_T]]) -> _T:
-        """Ask until there is an answer, or until `operation_timeout_s` is over."""
-        backoff = Backoff(self._limits.backoff_initial_s, self._limits.backoff_max_s)
-        deadline = trio.current_time() + self._limits.operation_timeout_s
-        while True:
-            try:
-                answer = await ask()
-            except BrokerError as error:
-                if error.remedy is Remedy.GIVE_UP or trio.current_time() >= deadline:
-                    raise
-                self._lookups.trouble = error
-            else:
-                self._lookups.trouble = None
-                return answer
-            await trio.sleep(backoff.next(self._rng.random()))
 
     def on_forked(self, error: ClosedError) -> None:
         """Refuse everything in a process that was forked, without touching a socket."""

@@ -17,7 +17,7 @@ takeover are tried again, and quotas, because there may be room later.
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from random import Random
 from typing import TypeVar
@@ -261,3 +261,16 @@ class ConnectionHandler(ABC):
     def _wake_waiting(self) -> None:
         changed, self._changed = self._changed, trio.Event()
         changed.set()
+
+
+async def attach_all(nursery: trio.Nursery, handlers: Sequence[ConnectionHandler]) -> None:
+    """Start handlers; return when all are attached.  If one is refused, close all."""
+    for handler in handlers:
+        nursery.start_soon(handler.run)
+    try:
+        for handler in handlers:
+            await handler.opened()
+    except BaseException:
+        for handler in handlers:
+            handler.abandon()
+        raise

@@ -1,12 +1,16 @@
 """Look-ups: the broker of a topic, its number of partitions, the topics of a namespace.
 
 Any broker can answer; a question without an answer goes to the next broker.  A question changes
-nothing (except that a topic without a broker gets one), so it may be repeated; the caller decides
-for how long.
+nothing (except that a topic without a broker gets one), so it may be repeated.  `persist` does that
+for as long as an operation may take; the handler of a topic repeats its question without an end.
 """
 
 import logging
-from typing import Any
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any, TypeVar
+
+import trio
 
 from daybook.clients.python.connection import BrokerConnection
 from daybook.clients.python.errors import (
@@ -18,21 +22,24 @@ from daybook.clients.python.errors import (
 )
 from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.pool import ConnectionPool
+from daybook.clients.python.protocol.retry import Backoff
 from daybook.clients.python.schemas.schema import SchemaInfo, SchemaVersion
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
 
 _log = logging.getLogger("daybook.client")
 _Lookup = pb.CommandLookupTopicResponse
+_T = TypeVar("_T")
 _Partitions = pb.CommandPartitionedTopicMetadataResponse
 
 
 class Lookups:
     """One instance per client."""
 
-    def __init__(self, pool: ConnectionPool, limits: ClientLimits) -> None:
+    def __init__(self, pool: ConnectionPool, limits: ClientLimits, rng: Random) -> None:
         self._pool = pool
         self._limits = limits
+        self._rng = rng
         self._trouble: BrokerError | None = None
         self._warned = False
         self._through_proxy = False  # in the latest answer
@@ -52,6 +59,22 @@ class Lookups:
             self._warned = False
             _log.info("a broker answers again")
         self._trouble = error
+
+    async def persist(self, ask: Callable[[], Awaitable[_T]]) -> _T:
+        """Ask until there is an answer, or until `operation_timeout_s` is over."""
+        backoff = Backoff(self._limits.backoff_initial_s, self._limits.backoff_max_s)
+        deadline = trio.current_time() + self._limits.operation_timeout_s
+        while True:
+            try:
+                answer = await ask()
+            except BrokerError as error:
+                if error.remedy is Remedy.GIVE_UP or trio.current_time() >= deadline:
+                    raise
+                self.trouble = error
+            else:
+                self.trouble = None
+                return answer
+            await trio.sleep(backoff.next(self._rng.random()))
 
     async def assigned(self, url: str) -> BrokerConnection | None:
         """Return a connection to the broker that another one has named; None if that fails.
@@ -131,6 +154,13 @@ class Lookups:
         if answer.response == _Partitions.Failed or answer.HasField("error"):
             raise refusal(answer.error, answer.message)
         return int(answer.partitions)
+
+    async def topics_of(self, name: TopicName) -> list[TopicName]:
+        """Return the topic itself, or its partitions; ask until there is an answer."""
+        if name.partition >= 0:
+            return [name]
+        count = await self.persist(lambda: self.partitions(name))
+        return [name.partition_name(index) for index in range(count)] if count else [name]
 
     async def topics(self, namespace: str) -> list[str]:
         """Return the full names of the persistent topics in a namespace, with each partition."""

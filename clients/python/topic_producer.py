@@ -11,7 +11,7 @@ with that refusal; a quota with the policy producer_exception lets it fail at on
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from random import Random
 from typing import TypeAlias
@@ -104,6 +104,22 @@ class SendBudget:
         await self._changed.wait()
 
 
+@dataclass(frozen=True, slots=True)
+class ProducerSettings:
+    """How a producer was opened: the same for all its partitions."""
+
+    name: str | None  # None: the broker chooses one
+    limits: ProducerLimits
+    compression: CompressionType
+    batching: Batching
+    initial_sequence_id: int | None
+    initial_subscription: str | None
+    chunking: bool
+    schema: SchemaInfo | None
+    budget: SendBudget  # shared by all its partitions, and so are the counts
+    counts: SendCounts = field(default_factory=SendCounts)
+
+
 def _size_beside(key: str | bytes | None, properties: Mapping[str, str] | None) -> int:
     """Return the bytes that a key and properties take in a frame, at most; raise TypeError.
 
@@ -128,43 +144,30 @@ class TopicProducer(ConnectionHandler):
         rng: Random,
         clock: WallClock,
         producer_id: int,
-        name: str | None,
-        settings: ProducerLimits,
-        compression: CompressionType,
-        batching: Batching,
-        initial_sequence_id: int | None,
-        budget: SendBudget,
-        counts: SendCounts,
+        settings: ProducerSettings,
         on_batch: Callable[[], None],
-        initial_subscription: str | None = None,
-        schema: SchemaInfo | None = None,
-        chunking: bool = False,
     ) -> None:
         super().__init__(topic, lookups=lookups, limits=limits, rng=rng)
-        self.name = name or ""
-        self._user_named = name is not None
+        self.name = settings.name or ""
         self._clock = clock
         self._id = producer_id
         self._epoch = 0
         self.deduplicated = False  # True if the broker says that it stores each message once
         self._settings = settings
-        self._compression = compression
-        self._batching = batching is not False
-        self._budget = budget
-        self._counts = counts
+        self._compression = settings.compression
+        self._batching = settings.batching is not False
+        self._budget = settings.budget
+        self._counts = settings.counts
         self._on_batch = on_batch
-        self._initial_sequence_id = initial_sequence_id
-        self._initial_subscription = initial_subscription
-        self._schema = schema
         self.schema_version = b""
-        self._chunking = chunking
-        self._next_sequence_id: int = 0 if initial_sequence_id is None else initial_sequence_id
+        self._chunking = settings.chunking
+        self._next_sequence_id: int = settings.initial_sequence_id or 0
         # The broker has the messages before this id.  No batch spans it: it would be refused.
         self._first_new_id = 0
         self._max_bytes = 0
         self._partition = topic.partition
-        batch_limits = settings.batch_messages_max, settings.batch_bytes_max
-        by_key = batching == "by_key"
+        batch_limits = settings.limits.batch_messages_max, settings.limits.batch_bytes_max
+        by_key = settings.batching == "by_key"
         self._keyed: KeyedBatches[OnResult] | None = KeyedBatches(*batch_limits) if by_key else None
         self._plain = BatchBuilder(*batch_limits)  # used unless messages are batched by key
         self._builder = self._keyed or self._plain
@@ -393,7 +396,7 @@ class TopicProducer(ConnectionHandler):
 
     def _too_large(self, size: int) -> str:
         text = f"the message has {size} bytes with its key and properties, and"
-        waiting = self._settings.pending_bytes_max
+        waiting = self._settings.limits.pending_bytes_max
         if self._chunking and size > waiting:
             return (
                 f"{text} a producer holds at most {waiting} bytes that have no receipt, also in"
@@ -410,7 +413,7 @@ class TopicProducer(ConnectionHandler):
         return (
             self._chunking
             and beside <= self._max_bytes // 2
-            and size <= self._settings.pending_bytes_max
+            and size <= self._settings.limits.pending_bytes_max
         )
 
     def _push_chunks(
@@ -453,7 +456,7 @@ class TopicProducer(ConnectionHandler):
 
     def _deadline(self) -> float:
         """Return the time at which an entry that is queued now is given up."""
-        timeout_s = self._settings.send_timeout_s
+        timeout_s = self._settings.limits.send_timeout_s
         return inf if timeout_s is None else trio.current_time() + timeout_s
 
     def _queue_entry(
@@ -523,8 +526,8 @@ class TopicProducer(ConnectionHandler):
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._ship_in_time)
-            if self._settings.send_timeout_s is not None:
-                nursery.start_soon(self._give_up_in_time, self._settings.send_timeout_s)
+            if self._settings.limits.send_timeout_s is not None:
+                nursery.start_soon(self._give_up_in_time, self._settings.limits.send_timeout_s)
             await super().run()
             nursery.cancel_scope.cancel()
 
@@ -533,8 +536,8 @@ class TopicProducer(ConnectionHandler):
             await self._begun.wait()
             self._begun = trio.Event()
             shipped = self._shipped
-            if len(self._pending) and self._settings.batch_delay_s > 0:
-                with trio.move_on_after(self._settings.batch_delay_s):
+            if len(self._pending) and self._settings.limits.batch_delay_s > 0:
+                with trio.move_on_after(self._settings.limits.batch_delay_s):
                     await self._idle.wait()
             # A full batch left during the delay.  The next one has set `_begun`, and gets a delay
             # of its own.
@@ -573,26 +576,26 @@ class TopicProducer(ConnectionHandler):
             topic=self.topic.full,
             producer_id=self._id,
             epoch=self._epoch,
-            user_provided_producer_name=self._user_named,
+            user_provided_producer_name=self._settings.name is not None,
         )
         if self.name:
             request.producer_name = self.name
-        if self._schema is not None:
-            request.schema.CopyFrom(self._schema.to_wire())
-        if self._initial_subscription is not None:
-            request.initial_subscription_name = self._initial_subscription
+        if self._settings.schema is not None:
+            request.schema.CopyFrom(self._settings.schema.to_wire())
+        if self._settings.initial_subscription is not None:
+            request.initial_subscription_name = self._settings.initial_subscription
         self._epoch += 1  # With a larger epoch the broker replaces the producer that it may have.
         connection.producers[self._id] = self
         success = await connection.request(request)
         if not self._ever_attached:
             self._first_new_id = success.last_sequence_id + 1
-            if self._initial_sequence_id is None:
+            if self._settings.initial_sequence_id is None:
                 self._next_sequence_id = max(0, self._first_new_id)
         self.name = success.producer_name
         self.schema_version = success.schema_version
         self.deduplicated = success.deduplicated
         self._max_bytes = connection.max_message_bytes
-        self._builder.bytes_max = min(self._settings.batch_bytes_max, self._max_bytes // 2)
+        self._builder.bytes_max = min(self._settings.limits.batch_bytes_max, self._max_bytes // 2)
 
     def _attached(self, connection: BrokerConnection) -> None:
         # The whole queue, in order, before any new send: this method has no checkpoint.
@@ -618,7 +621,7 @@ class TopicProducer(ConnectionHandler):
         # The policy of the quota says that applications hear of it at once.  An entry that was sent
         # may be stored, so it keeps its place in the queue, as do all entries of a producer whose
         # messages wait without end.
-        if is_quota_exception(error) and self._settings.send_timeout_s is not None:
+        if is_quota_exception(error) and self._settings.limits.send_timeout_s is not None:
             for send in self._pending.take_unsent():
                 self._fail(send, _not_stored(error))
 

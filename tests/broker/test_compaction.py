@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from daybook.bookie.errors import ReadUnknownError
 from daybook.broker.compaction.topic_compaction import CompactionStatus, TopicCompaction
-from daybook.broker.dispatch.subscription import BEFORE_LOG
+from daybook.broker.dispatch.topic_view import BEFORE_LOG
 from daybook.broker.errors import ConflictError
 from daybook.broker.limits import CompactionLimits, TopicLimits
 from daybook.broker.topics.stats import internal_stats, topic_stats
@@ -933,6 +933,6 @@ async def test_hostile_acknowledgements_take_no_memory(autojump_clock: MockClock
         hostile = [(ledger, 2**26 - 1, None) for ledger in range(FIRST + 1)]
         client.frames.send([encode_ack(1, [*hostile, (2, 2**60, None)])])
         await client.settle()
-        compacted = world.broker.topics.loaded[TOPIC].subscriptions.get("r")._compacted
+        compacted = world.broker.topics.loaded[TOPIC].subscriptions.get("r").view.compacted
         assert compacted is not None
         assert not len(compacted.standing.acked)

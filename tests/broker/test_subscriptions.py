@@ -317,7 +317,7 @@ async def test_an_ack_is_answered_when_its_topic_ends_before_it_is_durable(
     autojump_clock: MockClock,
 ) -> None:
     async with open_broker() as cluster:
-        client = await with_entries(cluster, 1)
+        client = await with_entries(cluster, 2)
         await client.subscribe(initialPosition=EARLIEST, permits=10)
         cursor = cluster.broker.log().by_name["sub"]
         flushing = trio.Event()
@@ -329,9 +329,14 @@ async def test_an_ack_is_answered_when_its_topic_ends_before_it_is_durable(
         cursor.flush = never  # type: ignore[method-assign]
         client.ack(0, request_id=77)
         await flushing.wait()
+        client.ack(1, request_id=78)  # It waits for the flush after this one.
+        await client.settle()
         cluster.broker.topics.loaded[TOPIC].drop()
-        (response,) = await client.wait(pb.CommandAckResponse)
-        assert (response.request_id, response.error) == (77, pb.ServiceNotReady)
+        answers = await client.wait(pb.CommandAckResponse, 2)
+        assert {each.request_id: each.error for each in answers} == {
+            77: pb.ServiceNotReady,
+            78: pb.ServiceNotReady,
+        }
 
 
 # -- redelivery

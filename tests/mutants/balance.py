@@ -145,9 +145,9 @@ MUTANTS = [
     Mutant(
         id="BA23",
         rule="a broker whose drain has not begun serves its topics -> it loads none",
-        module="daybook.broker.ownership.ownership",
-        name="Ownership.stay",
-        replacement=Edit("self._closing = False", "pass"),
+        module="daybook.broker.ownership.registration",
+        name="Registration.stay",
+        replacement=Edit("self._withdrawn = False", "pass"),
         caught_by=f"{_SHELLS} -k has_not_begun",
     ),
     Mutant(
@@ -155,7 +155,7 @@ MUTANTS = [
         rule="a broker that stays after all joins again -> a lost session keeps it out",
         module="daybook.broker.ownership.ownership",
         name="Ownership.stay",
-        replacement=Edit("self._start(self._join, self._put_off)", "pass"),
+        replacement=Edit("self._start(self._join, term)", "pass"),
         caught_by=f"{_SHELLS} -k joins_again",
     ),
 ]

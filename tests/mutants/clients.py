@@ -181,8 +181,8 @@ GIVING_UP = [
     Mutant(
         id="CL24",
         rule="a reader that cannot seek to its start is closed -> it is leaked",
-        module="daybook.clients.python.client",
-        name="Client._open_reader",
+        module="daybook.clients.python.sources",
+        name="Sources.open_reader",
         replacement=Edit("reader.abandon()\n", "pass\n"),
         caught_by=f"{_GIVEN_UP} -k first_seek",
     ),

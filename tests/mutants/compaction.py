@@ -222,8 +222,8 @@ MUTANTS = [
     Mutant(
         id="K14 passed",
         rule="a subscription that has passed into the log stores that -> it goes back",
-        module="daybook.broker.dispatch.subscription",
-        name="Subscription._passed_into_log",
+        module="daybook.broker.dispatch.topic_view",
+        name="TopicView._passed_into_log",
         replacement=Edit("BEFORE_LOG: 0", "BEFORE_LOG: 1"),
         caught_by=_BY_TOPIC,
     ),

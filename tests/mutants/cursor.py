@@ -186,9 +186,9 @@ MUTANTS = [
     Mutant(
         id="C122",
         rule="a cumulative ack of the rest of a batch acknowledges the batch -> it does not",
-        module="daybook.broker.dispatch.subscription",
-        name="Subscription._ack_cumulative",
-        replacement=Edit("if self.cursor.ack_part(position, last.ack_set):", "if False:"),
+        module="daybook.broker.dispatch.acknowledgements",
+        name="Acknowledgements._add_cumulative",
+        replacement=Edit("if self._cursor.ack_part(position, last.ack_set):", "if False:"),
         caught_by="tests:tests/broker/test_produce_consume.py -k covers_its_rest",
     ),
     Mutant(

@@ -4,6 +4,9 @@ from tests.mutants.patch import Edit, Mutant
 
 _MACHINE = "daybook.broker.protocol.ownership"
 _SHELL = "daybook.broker.ownership.ownership"
+_RECORDS = "daybook.broker.ownership.owner_records"
+_EXPECTED = "daybook.broker.ownership.expected"
+_LEAVING = "daybook.broker.ownership.leaving"
 _LOOKUP = "daybook.broker.service.lookup"
 _BUNDLES = "daybook.broker.protocol.bundles"
 _MACHINE_HAND_OVER = "daybook.broker.protocol.hand_over"
@@ -39,7 +42,7 @@ MUTANTS = [
     Mutant(
         id="HV03",
         rule="a ticket fits one record -> any record of that broker",
-        module=_SHELL,
+        module=_RECORDS,
         name="_fits",
         replacement=Edit("theirs and record.stat.created_txid == ticket.created_txid", "theirs"),
         caught_by=f"{_TESTS} -k ticket",
@@ -47,8 +50,8 @@ MUTANTS = [
     Mutant(
         id="HV04",
         rule="a taking gives the giver's guard another version -> it only checks the guard",
-        module=_SHELL,
-        name="Ownership._take",
+        module=_RECORDS,
+        name="OwnerRecords.take",
         replacement=Edit(
             "Set(ticket.guard, guard.value, guard.stat.version)",
             "Check(ticket.guard, guard.stat.version)",
@@ -60,14 +63,17 @@ MUTANTS = [
         rule="only an expected bundle is taken -> any bundle",
         module=_SHELL,
         name="Ownership.take",
-        replacement=Edit("self._closing or bundle not in self._expected", "self._closing"),
+        replacement=Edit(
+            "self._registration.withdrawn or bundle not in self._expected",
+            "self._registration.withdrawn",
+        ),
         caught_by=f"{_TESTS} -k only_an_expected",
     ),
     Mutant(
         id="HV06",
         rule="a taking that meets another one is tried again -> it fails",
-        module=_SHELL,
-        name="Ownership._take",
+        module=_RECORDS,
+        name="OwnerRecords.take",
         replacement=Edit("continue", "break"),
         caught_by=f"{_TESTS} -k several",
     ),
@@ -90,24 +96,24 @@ MUTANTS = [
     Mutant(
         id="HV09",
         rule="the record names the successor -> other brokers send clients to the old owner",
-        module=_SHELL,
-        name="Ownership._announce",
-        replacement=Edit("named.disabled, named.successor = True, leaving.successor", "pass"),
+        module=_RECORDS,
+        name="OwnerRecords.name_successor",
+        replacement=Edit("named.disabled, named.successor = True, successor", "pass"),
         caught_by=f"{_TESTS} -k lookups_name",
     ),
     Mutant(
         id="HV10",
         rule="a broker that expects a bundle acquires it when its record goes -> it waits",
-        module=_SHELL,
-        name="Ownership._follow",
-        replacement=Edit("await self.acquire(bundle)", "Answer.UNAVAILABLE"),
+        module=_EXPECTED,
+        name="ExpectedBundles._follow",
+        replacement=Edit("await self._acquire(bundle)", "Answer.UNAVAILABLE"),
         caught_by=f"{_TESTS} -k owner_dies",
     ),
     Mutant(
         id="HV11",
         rule="a bundle is acquired if it exists at that moment -> if it existed before",
-        module=_SHELL,
-        name="Ownership._create",
+        module=_RECORDS,
+        name="OwnerRecords.create",
         replacement=Edit(
             "Check(records.local_policies_path(namespace), version)",
             "Check(records.local_policies_path(namespace), ANY)",
@@ -117,16 +123,16 @@ MUTANTS = [
     Mutant(
         id="HV12",
         rule="the parts are in force with the answer of a split -> when the watch fires",
-        module=_SHELL,
-        name="Ownership._split",
+        module=_RECORDS,
+        name="OwnerRecords.split",
         replacement=Edit("self._policies.bundles_changed(namespace, new)", "pass"),
         caught_by=f"{_TESTS} -k every_turn",
     ),
     Mutant(
         id="HV13",
         rule="a split keeps Pulsar's other fields -> it drops them",
-        module=_SHELL,
-        name="Ownership._split",
+        module=_RECORDS,
+        name="OwnerRecords.split",
         replacement=Edit(
             "records.encode(fields)", 'records.encode({"bundles": fields["bundles"]})'
         ),
@@ -135,8 +141,8 @@ MUTANTS = [
     Mutant(
         id="HV14",
         rule="a split that meets another one is tried again -> it fails",
-        module=_SHELL,
-        name="Ownership._split",
+        module=_RECORDS,
+        name="OwnerRecords.split",
         replacement=Edit("continue", "break"),
         caught_by=f"{_TESTS} -k two_bundles",
     ),
@@ -167,11 +173,11 @@ MUTANTS = [
     Mutant(
         id="HV18",
         rule="an owner deletes no record that was taken from it -> it deletes whatever is there",
-        module=_SHELL,
-        name="Ownership._delete",
+        module=_RECORDS,
+        name="OwnerRecords.delete",
         replacement=Edit(
-            "guard is None or record is None or record.stat.owner != self._store.session_id",
-            "guard is None or record is None",
+            "found is None or record is None or not self._is_ours(record)",
+            "found is None or record is None",
         ),
         caught_by=f"{_TESTS} -k leaves_the_record",
     ),
@@ -186,8 +192,8 @@ MUTANTS = [
     Mutant(
         id="HV33",
         rule="a ticket from the network names a guard -> any path",
-        module=_SHELL,
-        name="_check_guard",
+        module=_RECORDS,
+        name="check_guard",
         replacement=Edit("parent != records.GUARDS", "False"),
         caught_by=f"{_TESTS} -k names_no_guard",
     ),
@@ -215,9 +221,7 @@ MUTANTS = [
         rule="a client's question acquires nothing -> it acquires what nobody owns",
         module=_SHELL,
         name="Ownership._notice",
-        replacement=Edit(
-            "record is not None and record.stat.owner == self._store.session_id", "True"
-        ),
+        replacement=Edit("await self._owner_records.names_us(bundle)", "True"),
         caught_by=f"{_NOTICED} -k stays_there",
     ),
     Mutant(
@@ -247,7 +251,7 @@ MUTANTS = [
     Mutant(
         id="HV26",
         rule="topics are passed on with the ticket of the record -> with any ticket",
-        module=_SHELL,
+        module=_RECORDS,
         name="_fits",
         replacement=Edit(
             "theirs and record.stat.created_txid == ticket.created_txid", "theirs or True"
@@ -257,9 +261,9 @@ MUTANTS = [
     Mutant(
         id="HV27",
         rule="topics are dropped if the bundle does not come -> they are served on",
-        module=_SHELL,
-        name="Ownership._end_expectation",
-        replacement=Edit("self._topics.drop_bundle(bundle)", "pass"),
+        module=_EXPECTED,
+        name="ExpectedBundles._end",
+        replacement=Edit("self._drop(bundle)", "pass"),
         caught_by=f"{_PASSING} -k dropped",
     ),
     Mutant(
@@ -273,7 +277,7 @@ MUTANTS = [
     Mutant(
         id="HV29",
         rule="an expectation lasts while topics are passed on -> it ends after its first time",
-        module="daybook.broker.ownership.expected",
+        module=_EXPECTED,
         name="ExpectedBundle._heard",
         replacement=Edit("self.scope.deadline = trio.current_time() + _EXPECT_S", "pass"),
         caught_by=f"{_PASSING} -k lasts",
@@ -289,8 +293,8 @@ MUTANTS = [
     Mutant(
         id="HV31",
         rule="after an error the rest is closed with the bundle -> the next owner is asked again",
-        module=_SHELL,
-        name="Ownership._pass_on",
+        module=_LEAVING,
+        name="LeavingBundle._pass_on_groups",
         replacement=Edit("failed = True", "pass"),
         caught_by=f"{_PASSING} -k broken_off",
     ),
@@ -299,29 +303,29 @@ MUTANTS = [
         rule="a broker that stops loads nothing for others -> it does",
         module=_SHELL,
         name="Ownership.may_load",
-        replacement=Edit("self._closing or bundle is None", "bundle is None"),
+        replacement=Edit("self._registration.withdrawn or bundle is None", "bundle is None"),
         caught_by=f"{_PASSING} -k stops",
     ),
     Mutant(
         id="HV34",
         rule="an expectation ends when a third broker was faster -> it goes on",
-        module=_SHELL,
-        name="Ownership._follow",
+        module=_EXPECTED,
+        name="ExpectedBundles._follow",
         replacement=Edit("answer is Answer.OTHERS", "False"),
         caught_by=f"{_TESTS} -k third_broker",
     ),
     Mutant(
         id="HV35",
         rule="an expectation ends when a third broker has the record -> it goes on",
-        module=_SHELL,
-        name="Ownership._follow",
+        module=_EXPECTED,
+        name="ExpectedBundles._follow",
         replacement=Edit("giver is not None and record.stat.owner != giver", "False"),
         caught_by=f"{_TESTS} -k third_broker",
     ),
     Mutant(
         id="HV36",
         rule="an expectation lasts while one slow topic is closed -> for half of that time",
-        module="daybook.broker.ownership.expected",
+        module=_EXPECTED,
         name="ExpectedBundle._heard",
         replacement=Edit("_EXPECT_S", "_EXPECT_S / 2"),
         caught_by=f"{_PASSING} -k slow_topic",
@@ -329,17 +333,19 @@ MUTANTS = [
     Mutant(
         id="HV37",
         rule="the successor answers for topics that are closed with the bundle -> the owner",
-        module=_SHELL,
-        name="Ownership._close",
-        replacement=Edit("leaving.topics.take_all()", "pass"),
+        module=_LEAVING,
+        name="LeavingBundle.pass_on",
+        replacement=Edit("self._passed_on.take_all()", "pass"),
         caught_by=f"{_PASSING} -k closed_with_the_bundle",
     ),
     Mutant(
         id="HV38",
         rule="topics that store nothing are closed before the first group -> with the bundle",
-        module=_SHELL,
-        name="Ownership._close",
-        replacement=Edit("self._topics.non_persistent.close_bundle(bundle, urls)", "pass"),
+        module=_LEAVING,
+        name="LeavingBundle.pass_on",
+        replacement=Edit(
+            "self._topics.non_persistent.close_bundle(self.bundle, self.urls)", "pass"
+        ),
         caught_by=f"{_PASSING} -k store_nothing",
     ),
     Mutant(
@@ -365,5 +371,13 @@ MUTANTS = [
         name="HandOvers.drain",
         replacement=Edit("await self._ownership.release(bundle)", "pass"),
         caught_by=f"{_DRAINS} -k failed_once",
+    ),
+    Mutant(
+        id="HV42",
+        rule="an owner that lost the bundle passes no more topics on -> it goes on after a join",
+        module=_LEAVING,
+        name="LeavingBundle.give_up",
+        replacement=Edit("self._given_up = True", "pass"),
+        caught_by=f"{_PASSING} -k lost_the_bundle",
     ),
 ]

@@ -258,9 +258,12 @@ MUTANTS = [
     Mutant(
         id="KS27",
         rule="an acknowledgement of key_shared messages is not cumulative -> it may be",
-        module=_SUBSCRIPTION,
-        name="Subscription._ack_cumulative",
-        replacement=Edit("if self.type in (SHARED, KEY_SHARED):", "if self.type == SHARED:"),
+        module="daybook.broker.dispatch.acknowledgements",
+        name="Acknowledgements._add_cumulative",
+        replacement=Edit(
+            "if self._dispatcher.shared:",
+            "if self._dispatcher.shared and not self._dispatcher.keyed:",
+        ),
         caught_by=_BY_BROKER,
     ),
     Mutant(

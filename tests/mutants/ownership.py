@@ -111,8 +111,8 @@ MUTANTS = [
     Mutant(
         id="O20",
         rule="a broker makes one join attempt at a time -> several, which undo each other",
-        module="daybook.broker.ownership.ownership",
-        name="Ownership._join",
+        module="daybook.broker.ownership.registration",
+        name="Registration.join",
         replacement=Edit("async with self._joining:", "if term:"),
         caught_by=f"{_TESTS} -k removes_nothing_of_the_next_one",
     ),
@@ -167,10 +167,10 @@ MUTANTS = [
     Mutant(
         id="O23",
         rule="handing over a record changes the guard's version -> only checks that it exists",
-        module="daybook.broker.ownership.ownership",
-        name="Ownership._delete",
+        module="daybook.broker.ownership.owner_records",
+        name="OwnerRecords.delete",
         replacement=Edit(
-            "Set(self._guard.path, guard.value, guard.stat.version)", "Check(self._guard.path, ANY)"
+            "Set(guard.path, found.value, found.stat.version)", "Check(guard.path, ANY)"
         ),
         caught_by="tests:tests/broker/control/test_ownership.py -k removing",
     ),
@@ -185,8 +185,8 @@ MUTANTS = [
     Mutant(
         id="JN02",
         rule="the pause comes before the join -> the broker joins in it",
-        module="daybook.broker.ownership.ownership",
-        name="Ownership._note_removal",
+        module="daybook.broker.ownership.registration",
+        name="Registration.note_removal",
         replacement=Edit("self._join_at_s = trio.current_time() + pause_s", "pass"),
         caught_by=f"{_TESTS} -k again_and_again",
     ),

@@ -161,7 +161,7 @@ MUTANTS = [
         replacement=Edit(
             "if not self._ever_attached:\n"
             "        self._first_new_id = success.last_sequence_id + 1\n"
-            "        if self._initial_sequence_id is None:",
+            "        if self._settings.initial_sequence_id is None:",
             "if True:\n        if True:",
         ),
         caught_by="tests:tests/clients/python/test_producer.py",

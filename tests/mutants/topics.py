@@ -95,20 +95,28 @@ MUTANTS = [
     Mutant(
         id="MV01",
         rule="acks of messages not delivered since a reset are void -> they count",
-        module="daybook.broker.dispatch.subscription",
-        name="Subscription._is_void",
+        module="daybook.broker.dispatch.acknowledgements",
+        name="Acknowledgements._is_void",
         replacement=Edit("furthest is not None and place > furthest", "False"),
         caught_by=f"{_MOVES} -k void",
     ),
     Mutant(
         id="MV02",
         rule="acks after a takeover count -> those not delivered here are void",
-        module="daybook.broker.dispatch.subscription",
-        name="Subscription._is_void",
+        module="daybook.broker.dispatch.acknowledgements",
+        name="Acknowledgements._is_void",
         replacement=Edit(
             "furthest is not None and place > furthest", "furthest is None or place > furthest"
         ),
         caught_by=f"{_MOVES} -k takeover",
+    ),
+    Mutant(
+        id="MV20",
+        rule="an ack that waits for the next flush is answered at the end -> never",
+        module="daybook.broker.dispatch.acknowledgements",
+        name="Acknowledgements.fail",
+        replacement=Edit("call(error)", "pass"),
+        caught_by="tests:tests/broker/test_subscriptions.py -k before_it_is_durable",
     ),
     Mutant(
         id="MV03",

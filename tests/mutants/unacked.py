@@ -3,7 +3,7 @@
 from tests.mutants.patch import Edit, Mutant
 
 _PENDING = "daybook.broker.protocol.dispatch.pending"
-_SUBSCRIPTION = "daybook.broker.dispatch.subscription"
+_ACKS = "daybook.broker.dispatch.acknowledgements"
 _RULES = "daybook.broker.protocol.dispatch.broker_limit"
 _LIMIT = "daybook.broker.dispatch.unacked_limit"
 _DISPATCHER = "daybook.broker.dispatch.dispatcher"
@@ -30,25 +30,27 @@ MUTANTS = [
     Mutant(
         id="UC03",
         rule="a part that an administrator acknowledges lowers the counts -> only the backlog",
-        module=_SUBSCRIPTION,
-        name="Subscription.acknowledge",
+        module=_ACKS,
+        name="Acknowledgements.add_part",
         replacement=Edit("self._note_parts([place])", "pass"),
         caught_by=_BY_COUNTS,
     ),
     Mutant(
         id="UC04",
         rule="a batch that an administrator finishes counts for nobody -> still for its consumer",
-        module=_SUBSCRIPTION,
-        name="Subscription.acknowledge",
-        replacement=Edit("self._ack_whole(_ADMINISTRATOR, [place])", "self.cursor.ack([part[0]])"),
+        module=_ACKS,
+        name="Acknowledgements.add_part",
+        replacement=Edit(
+            "self._add_whole(_ADMINISTRATOR, [place])", "self._cursor.ack([position])"
+        ),
         caught_by=_BY_COUNTS,
     ),
     Mutant(
         id="UC05",
         rule="a part that is acknowledged lets a consumer that has too much go on -> it waits",
-        module=_SUBSCRIPTION,
-        name="Subscription._note_parts",
-        replacement=Edit("self.dispatcher.wake()", "pass"),
+        module=_ACKS,
+        name="Acknowledgements._note_parts",
+        replacement=Edit("dispatcher.wake()", "pass"),
         caught_by=_BY_COUNTS,
     ),
     Mutant(

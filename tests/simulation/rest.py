@@ -25,6 +25,7 @@ _READERS = "a reader goes without a word, and its connection stays"
 _OF_TOPICS = (
     "daybook.managed_ledger.",
     "daybook.broker.topics.topic.",
+    "daybook.broker.dispatch.acknowledgements.",
     "daybook.broker.dispatch.subscription.",
     "daybook.broker.dispatch.dispatcher.",
 )

@@ -10,8 +10,9 @@ from trio.testing import MockClock
 from daybook.broker.errors import UnavailableError
 from daybook.broker.namespaces import records
 from daybook.broker.namespaces.records import LocalPolicies, Successor
+from daybook.broker.ownership.leaving import Receiver
 from daybook.broker.ownership.membership import owners, remove
-from daybook.broker.ownership.ownership import Receiver, Ticket
+from daybook.broker.ownership.owner_records import Ticket
 from daybook.broker.protocol.bundles import (
     HASH_MAX,
     BundleName,

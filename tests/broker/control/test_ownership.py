@@ -316,7 +316,7 @@ async def test_who_is_removed_again_and_again_waits_longer_and_says_why(
     lines = CapturingLogger()
     async with open_cluster() as cluster:
         one, two = await cluster.start("one"), await cluster.start("two")
-        one.ownership._log = structlog.wrap_logger(lines, processors=[])
+        one.ownership._registration._log = structlog.wrap_logger(lines, processors=[])
         cluster.network.block("one", "one")  # Its own address is of no use to it, either.
         joined_at: list[float] = []
         for _ in range(9):

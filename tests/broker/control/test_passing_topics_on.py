@@ -10,7 +10,8 @@ from trio.testing import MockClock
 
 from daybook.broker.errors import UnavailableError
 from daybook.broker.namespaces.records import Successor
-from daybook.broker.ownership.ownership import Receiver, Ticket
+from daybook.broker.ownership.leaving import Receiver
+from daybook.broker.ownership.owner_records import Ticket
 from daybook.broker.protocol.bundles import BundleName, contains
 from daybook.broker.protocol.ownership import Answer
 from daybook.wire.topics import TopicName
@@ -273,6 +274,25 @@ async def test_topics_are_dropped_with_the_session(autojump_clock: MockClock) ->
             await trio.testing.wait_all_tasks_blocked()
             assert passing.two.topics.dropped == [A]
             nursery.cancel_scope.cancel()
+
+
+async def test_an_owner_that_lost_the_bundle_begins_with_no_further_topics(
+    autojump_clock: MockClock,
+) -> None:
+    """The owner loses its session while two groups are on their way, and joins again."""
+    async with open_cluster() as cluster:
+        passing = await start(cluster)
+        passing.gate = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(passing.run)
+            await trio.testing.wait_all_tasks_blocked()
+            cluster.store.expire(passing.one.session_id)
+            await trio.sleep(1)
+            assert passing.one.ownership.contact
+            assert passing.two.ownership.owned == [A]
+            passing.gate.set()
+            await trio.testing.wait_all_tasks_blocked()
+        assert sorted(passing.one.topics.closed_names) == sorted([NAMES[:4], NAMES[4:8]])
 
 
 async def test_topics_are_passed_on_with_the_ticket_of_the_record_only(
