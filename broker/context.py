@@ -9,6 +9,7 @@ from daybook.broker.namespaces.topic_lists import TopicLists
 from daybook.broker.schemas.admission import SchemaAdmission
 from daybook.broker.security.authorization import Authorization
 from daybook.broker.service.connection import ConnectionContext
+from daybook.broker.service.frame_turns import FrameTurns
 from daybook.broker.service.lookup import Lookups
 from daybook.broker.service.request_turns import RequestTurns
 from daybook.broker.service.role_use import RoleUse
@@ -26,6 +27,7 @@ class BrokerContext(ConnectionContext):
     schemas: SchemaAdmission
     authorization: Authorization | None = None  # None: each client may do everything
     ledgers_url: str  # where the ledgers are, for clients that read them themselves
+    frame_turns: FrameTurns = field(default_factory=FrameTurns)
     request_turns: RequestTurns = field(init=False)
     lookup_turns: RequestTurns = field(init=False)
     role_use: RoleUse = field(init=False)
@@ -39,8 +41,9 @@ class BrokerContext(ConnectionContext):
         object.__setattr__(self, "role_use", RoleUse(*most, frozenset(config.super_users)))
 
     async def run(self) -> None:
-        """Begin the requests of all connections, in turn, and log refusals; run forever."""
+        """Give all connections their turns, and log refusals; run forever."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.frame_turns.run)
             nursery.start_soon(self.request_turns.run)
             nursery.start_soon(self.lookup_turns.run)
             nursery.start_soon(self.refusal_log.run)

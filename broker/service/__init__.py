@@ -6,6 +6,7 @@ handlers           carries out what a client sends: commands and requests
 client_producers   the producers of one connection; `client_consumers` has its consumers
 openings           the openings of producers or consumers, which may be closed meanwhile
 client_rights      checks each command of a client
+frame_turns        how much is carried out at once, and whose commands are next
 request_turns      how many requests are under way at once, and which begins next
 refused_requests   sends refusals, late if a client repeats a refused request
 shared_pace        how long the requests of a role or an address wait that is refused too often

@@ -189,6 +189,11 @@ class ClientConnection:
         return self._frames.peer
 
     @property
+    def is_lost(self) -> bool:
+        """Return True if nothing can be sent to the client any more."""
+        return self._frames.closed
+
+    @property
     def encrypted(self) -> bool:
         """Return True if the client came over TLS."""
         return self._frames.encrypted

@@ -42,6 +42,7 @@ from daybook.broker.service.command_bodies import position_of, set_id, topic_nam
 from daybook.broker.service.connection import FRAME_PADDING_BYTES, ClientConnection
 from daybook.broker.service.connection_use import ConnectionUse
 from daybook.broker.service.openings import too_many_wait
+from daybook.broker.service.places import address_of
 from daybook.broker.service.refused_requests import RefusedRequests
 from daybook.broker.service.request_turns import Request, RequestQueue
 from daybook.broker.service.topic_queries import TopicQueries
@@ -72,7 +73,6 @@ _OF_CONSUMERS = (T.GET_LAST_MESSAGE_ID, T.CONSUMER_STATS, T.SEEK, T.UNSUBSCRIBE)
 # Clients compare `max_message_size` with the message, without its properties and key.  A frame that
 # is read can be refused alone; one that is not read ends the connection for everybody who uses it.
 _FRAME_MESSAGES = 2
-_FRAMES_PER_TURN = 128  # frames of one connection; then other tasks run
 _SIGN_OF_LIFE_S = 1.0  # this project's clients give up after 3 s without one
 
 
@@ -138,6 +138,7 @@ class Handlers:
             forget_consumer=self._forget_consumer,
             prove=prove,
         )
+        self._address = address_of(frames.peer)
         self._rights = ClientRights(self._connection, broker)
         self._refusals = RefusedRequests(
             self._connection, broker.refusal_log, broker.refusal_pace, broker.request_counts
@@ -195,9 +196,13 @@ class Handlers:
             batch = await connection.receive_first()
             while batch:
                 frames = iter(batch)
+                await self._wait_turn()
                 while self._handle_some(frames):
                     await self._wait_room()
                     await trio.lowlevel.checkpoint()
+                    await self._wait_turn()
+                    if connection.is_lost:
+                        return  # Nobody would get an answer to the rest.
                 if connection.closing:
                     return
                 await self._wait_room()
@@ -210,8 +215,11 @@ class Handlers:
     def _handle_some(self, frames: Iterator[memoryview]) -> bool:
         """Carry out commands until other tasks have to run; return False after the last one."""
         connection, handle = self._connection, self._handle
+        turns, count, size_bytes = self._broker.frame_turns, 0, 0
+        frames_max = turns.frames_max
         with connection.together():
             for count, frame in enumerate(frames, 1):
+                size_bytes += len(frame)
                 command = decode_frame(frame)
                 try:
                     handle(command, len(frame))
@@ -223,10 +231,21 @@ class Handlers:
                     raise
                 if connection.closing:
                     return False
-                if count == _FRAMES_PER_TURN or connection.must_yield:
+                if count == frames_max or connection.must_yield:
                     connection.must_yield = False
+                    turns.spend(count, size_bytes)
                     return True
+        turns.spend(count, size_bytes)
         return False
+
+    async def _wait_turn(self) -> None:
+        """Wait until this connection may carry out commands."""
+        turns, caller = self._broker.frame_turns, self._connection.caller
+        source = self._address if caller is None else caller.role
+        if not turns.may_begin(source):
+            self._connection.reading = False
+            await turns.wait(source, _SIGN_OF_LIFE_S, self._connection.send_ping)
+            self._connection.reading = True
 
     def _blame_topic(self, command: AnyCommand, bug: Exception) -> None:
         """Tell the topic of a command that the command has left it half changed."""

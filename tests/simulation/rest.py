@@ -57,6 +57,8 @@ def leaks(name: str, broker: RunningBroker, consumers: dict[str, int], readers: 
     for what, turns in (("requests", context.request_turns), ("lookups", context.lookup_turns)):
         if turns.under_way or turns.waiting_bytes:
             found.append(f"{name} has {turns.under_way} {what} under way")
+    if len(context.frame_turns):
+        found.append(f"{name} has {len(context.frame_turns)} connections that wait for a turn")
     if context.dispatch_memory.slow:
         found.append(f"{name} has {context.dispatch_memory.slow} connections that count as slow")
     return found
