@@ -562,8 +562,12 @@ async def _for_each_cursor(ledgers: LedgerList, act: Callable[[str], Awaitable[T
 
     This host must have written the list before: nobody else creates or deletes a cursor since.
     """
-    names = await ledgers.read_children(ledgers.path)
+    names = await ledgers.read_children()
     return await _for_each(names, act, _CURSORS_AT_ONCE)
+
+
+def _raise(bug: Exception) -> None:
+    raise bug
 
 
 @asynccontextmanager

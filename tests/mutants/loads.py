@@ -14,6 +14,8 @@ _IDS = "daybook.bookie.registry.ledger_ids"
 _ID_TESTS = "tests:tests/bookie/registry/test_ledger_ids.py"
 _REQUEST_TESTS = "tests:tests/wire/metadata/test_requests.py"
 _RECOVERY_TESTS = "tests:tests/bookie/ledger/test_recovery_scenarios.py"
+_LIST = "daybook.managed_ledger.ledger_list"
+_LOAD_TESTS = "tests:tests/managed_ledger/test_load_requests.py"
 
 MUTANTS = [
     Mutant(
@@ -220,5 +222,21 @@ MUTANTS = [
         name="LogConfigs.for_policies",
         replacement=Edit(" or self._last[1] != quorums", ""),
         caught_by=_CONFIG_TESTS,
+    ),
+    Mutant(
+        id="LR24",
+        rule="a log has no cursors if the write of its list has found none -> whatever it found",
+        module=_LIST,
+        name="LedgerList._swap",
+        replacement=Edit("not stat.children_count", "True"),
+        caught_by=f"{_LOAD_TESTS} -k comes_while",
+    ),
+    Mutant(
+        id="LR25",
+        rule="a log that may have created a cursor looks for cursors again -> it has none",
+        module=_LIST,
+        name="LedgerList.guarded",
+        replacement=Edit("self._childless = False", "pass"),
+        caught_by=f"{_LOAD_TESTS} -k without_cursors",
     ),
 ]
