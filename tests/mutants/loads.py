@@ -239,4 +239,12 @@ MUTANTS = [
         replacement=Edit("self._childless = False", "pass"),
         caught_by=f"{_LOAD_TESTS} -k without_cursors",
     ),
+    Mutant(
+        id="LR26",
+        rule="the last entry of a fenced bookie is not read again -> it is",
+        module=_RECOVER,
+        name="RecoverProtocol._read_on",
+        replacement=Edit("if self._next_read in self._lengths:", "if False:"),
+        caught_by=_RECOVERY_TESTS,
+    ),
 ]
