@@ -247,4 +247,12 @@ MUTANTS = [
         replacement=Edit("if self._next_read in self._lengths:", "if False:"),
         caught_by=_RECOVERY_TESTS,
     ),
+    Mutant(
+        id="LR27",
+        rule="topics are looked up where their namespace has partitioned topics -> nowhere",
+        module="daybook.broker.namespaces.policies",
+        name="Policies.partitioned",
+        replacement=Edit("not above.stat.children_count", "True"),
+        caught_by="tests:tests/broker/control/test_policies.py -k share_a_read",
+    ),
 ]
