@@ -255,4 +255,12 @@ MUTANTS = [
         replacement=Edit("not above.stat.children_count", "True"),
         caught_by="tests:tests/broker/control/test_policies.py -k share_a_read",
     ),
+    Mutant(
+        id="LR28",
+        rule="a fence that is not on the disk yet counts as a request -> there may be any number",
+        module="daybook.bookie.server.session",
+        name="Session.begin_call",
+        replacement=Edit("self._calls += 1", "pass"),
+        caught_by="tests:tests/bookie/server/test_durability.py -k bounded",
+    ),
 ]
