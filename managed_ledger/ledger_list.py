@@ -253,6 +253,14 @@ class LedgerList:
         # A write that is cancelled halfway would leave the version of the list unknown.
         await self._context.run_to_end(lambda: self._update(change, next_offset, last))
 
+    async def take(self, change: Callable[[ManagedLedgerInfo], None], next_offset: int) -> None:
+        """Change the list as `update` does, for an opening: the write ends with its caller.
+
+        An opening that is cancelled leaves no handle that had to know the version.
+        """
+        self._check()
+        await self._update(change, next_offset, None)
+
     async def stop_behind_writes(self, error: ManagedLedgerError) -> None:
         """Wait for the write that is under way, then refuse all further writes with `error`."""
         async with self._lock:

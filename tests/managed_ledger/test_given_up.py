@@ -449,7 +449,7 @@ def test_a_log_that_has_ended_runs_nothing(end: str) -> None:
             cursor = await log.open_cursor("s", initial=EARLIEST)
             positions = await append(log, range(7))
             cursor.ack(positions[:2])
-            assert running("daybook.managed_ledger.") == ["open_log_nursery", "run"]
+            assert running("daybook.managed_ledger.") == ["_hold", "run"]
             match end:
                 case "close":
                     await log.close()

@@ -263,4 +263,20 @@ MUTANTS = [
         replacement=Edit("self._calls += 1", "pass"),
         caught_by="tests:tests/bookie/server/test_durability.py -k bounded",
     ),
+    Mutant(
+        id="LR29",
+        rule="tasks that a log has just begun end with it -> they run on",
+        module="daybook.managed_ledger.log_tasks",
+        name="LogTasks._hold",
+        replacement=Edit("if self.cancelled:", "if False:"),
+        caught_by="tests:tests/managed_ledger/test_log_tasks.py",
+    ),
+    Mutant(
+        id="LR30",
+        rule="a task that comes when the last one has ended runs -> there is no nursery for it",
+        module="daybook.managed_ledger.log_tasks",
+        name="LogTasks._run",
+        replacement=Edit("self._nursery = None", "pass"),
+        caught_by="tests:tests/managed_ledger/test_log_tasks.py",
+    ),
 ]
