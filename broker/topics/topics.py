@@ -72,6 +72,7 @@ from daybook.wire.topics import TopicName
 _SPREAD = (0.5, 1.5)  # the random factor of a back-off
 _CLOSES_AT_ONCE = 64
 _TOPICS_PER_TURN = 100  # then other tasks run
+_LOADS_LOGGED = 100  # in a minute; the next line says how many more there were
 
 
 def _is_used(topic: Topic) -> bool:
@@ -127,6 +128,7 @@ class Topics:
         self._rng = rng
         self._log = log
         self._log_limiter = LogLimiter(log)
+        self._loads_log = LogLimiter(log, lines_max=_LOADS_LOGGED)
         self.bugs = TopicBugs(log)
         self._name_prefix = name_prefix
         self._maintain_interval_s = maintain_interval_s
