@@ -114,6 +114,7 @@ async def run_broker(
     `readable` are the new formats that this broker announces.  Tests pass fewer, to act as an older
     version.
     """
+    lots = Random(rng.getrandbits(64))  # noqa: S311  nothing secret, and many for each new ledger
     arenas, flusher = ArenaPool(total_bytes_max=config.arena_bytes_max), Flusher()
     formats = Formats(store, readable)
     async with _open_ports(config, network, http, https) as ports, trio.open_nursery() as io:
@@ -122,7 +123,7 @@ async def run_broker(
             open_ledger_client(
                 store=store,
                 network=network,
-                rng=rng,
+                rng=lots,
                 clock=clock,
                 arenas=arenas,
                 flusher=flusher,
@@ -130,7 +131,7 @@ async def run_broker(
                 security=bookie_security,
             ) as client,
             open_managed_ledgers(
-                client=client, store=store, clock=clock, rng=rng, allows=formats.allows
+                client=client, store=store, clock=clock, rng=lots, allows=formats.allows
             ) as ledgers,
             trio.open_nursery() as nursery,
         ):

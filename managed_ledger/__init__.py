@@ -6,6 +6,7 @@ Read in this order:
     ack_set          acknowledged positions, as bits
     records          the records of logs and cursors in the metadata store, in Pulsar's formats
     protocol/        the rules, pure: log (rollover, fencing), cursor, trim, room, healing, stalled
+    log_tasks        the tasks of one log
     context          what all logs of a host share; the cache of entries; the settings of one log
     ledger_list      the list of a log's ledgers, and all arithmetic on positions
     cursor_ledger    how a cursor is stored: its record, and the records in its ledger

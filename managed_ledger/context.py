@@ -18,6 +18,7 @@ from daybook.bookie.ledger.writer import LedgerWriter
 from daybook.managed_ledger.ack_set import ENTRIES_MAX
 from daybook.managed_ledger.entry_sizes import EntrySizes
 from daybook.managed_ledger.errors import FencedError, LogCorruptError
+from daybook.managed_ledger.log_tasks import LogTasks
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.stalled import Backoffs
 from daybook.managed_ledger.protocol.trim import Retention
@@ -152,8 +153,8 @@ class EntryCache:
 class LogContext:
     """One instance per host, and a copy for each log.
 
-    `nursery` belongs to the host, or in the copy to the log (see `open_log_nursery`).  `allows`
-    returns True if all brokers understand a new format, and False if that is not known.
+    `nursery` belongs to the host, and `tasks`, in the copy, to the log.  `allows` returns True if
+    all brokers understand a new format, and False if that is not known.
     """
 
     client: LedgerClient
@@ -163,7 +164,7 @@ class LogContext:
     cache: EntryCache
     nursery: trio.Nursery
     allows: Callable[[str], bool]
-    host: trio.Nursery | None = None  # in the copy of a log, the nursery of the host
+    tasks: LogTasks
     sizes: EntrySizes = field(default_factory=EntrySizes)
     write_latencies: WriteLatencies = field(default_factory=WriteLatencies)
     backoffs: Backoffs = field(default_factory=Backoffs)
@@ -263,9 +264,8 @@ class LogContext:
 
     def delete_later(self, ledger_ids: Sequence[int], owner: LedgerOwner) -> None:
         """Delete ledgers as above, without waiting, also if the log is closed meanwhile."""
-        nursery = self.host or self.nursery
-        if not nursery.cancel_scope.cancel_called:
-            nursery.start_soon(self._delete_behind, ledger_ids, owner)
+        if not self.nursery.cancel_scope.cancel_called:
+            self.nursery.start_soon(self._delete_behind, ledger_ids, owner)
 
     async def _delete_behind(self, ledger_ids: Sequence[int], owner: LedgerOwner) -> None:
         try:
@@ -289,13 +289,13 @@ class LogContext:
 
     @property
     def stopped(self) -> bool:
-        """True if the nursery was cancelled: nothing can be started there any more."""
-        return self.nursery.cancel_scope.cancel_called
+        """True if the tasks were cancelled: nothing can be started any more."""
+        return self.tasks.cancelled
 
     async def run_to_end(self, act: Callable[[], Awaitable[T]]) -> T:
-        """Run `act` in the nursery and return its result.  It continues if the caller is cancelled.
+        """Run `act` in a task and return its result.  It continues if the caller is cancelled.
 
-        Raise FencedError if the nursery is cancelled before the end.
+        Raise FencedError if the task is cancelled before the end.
         """
         if self.stopped:
             raise FencedError("the log was closed or lost before this call, so nothing was done")
@@ -311,7 +311,7 @@ class LogContext:
             finally:
                 done.set()
 
-        self.nursery.start_soon(run)
+        self.tasks.start_soon(run)
         await done.wait()
         if errors:
             raise errors[0]
@@ -320,19 +320,3 @@ class LogContext:
                 "the log was closed or lost during this call, so the outcome is unknown"
             )
         return results[0]
-
-
-async def open_log_nursery(
-    on_bug: Callable[[Exception], None], *, task_status: trio.TaskStatus[trio.Nursery]
-) -> None:
-    """Hold a nursery for everything that one log runs, until its scope is cancelled.
-
-    An error that nobody expected ends this nursery only, and is given to `on_bug`.  Start this with
-    `nursery.start`.
-    """
-    try:
-        async with trio.open_nursery() as nursery:
-            task_status.started(nursery)
-            await trio.sleep_forever()
-    except Exception as bug:
-        on_bug(bug)

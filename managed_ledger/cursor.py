@@ -710,7 +710,7 @@ class Cursor:
 
 
 class Cursors:
-    """The durable cursors of one log.  `by_name` has the open ones; the log's nursery runs them.
+    """The durable cursors of one log.  `by_name` has the open ones; tasks of the log run them.
 
     A creation or deletion that has begun continues when its caller stops waiting.
     """
@@ -857,7 +857,7 @@ class Cursors:
         """Run a cursor that was created or recovered."""
         assert cursor.name not in self.by_name
         self.by_name[cursor.name] = cursor
-        self._context.nursery.start_soon(cursor.run)
+        self._context.tasks.start_soon(cursor.run)
 
     async def delete(self, name: str) -> None:
         await self._context.run_to_end(lambda: self._delete(name))

@@ -87,6 +87,7 @@ class LedgerList:
         self._lengths: dict[int, int] | None = None  # None: must be computed again
         self._context = context
         self._written_in = 0  # the session in which this handle wrote the list last; 0: not known
+        self._childless = False  # The last write of the list has found nothing below it.
         self._lock = trio.Lock()
         self._stopped: ManagedLedgerError | None = None
         if any(a >= b for a, b in zip(self.ids, self.ids[1:], strict=False)):
@@ -252,6 +253,14 @@ class LedgerList:
         # A write that is cancelled halfway would leave the version of the list unknown.
         await self._context.run_to_end(lambda: self._update(change, next_offset, last))
 
+    async def take(self, change: Callable[[ManagedLedgerInfo], None], next_offset: int) -> None:
+        """Change the list as `update` does, for an opening: the write ends with its caller.
+
+        An opening that is cancelled leaves no handle that had to know the version.
+        """
+        self._check()
+        await self._update(change, next_offset, None)
+
     async def stop_behind_writes(self, error: ManagedLedgerError) -> None:
         """Wait for the write that is under way, then refuse all further writes with `error`."""
         async with self._lock:
@@ -308,8 +317,10 @@ class LedgerList:
             self._check()
             self.doubtful = True
             session_id, self._written_in = self._context.store.session_id, 0
+            self._childless = False
             try:
-                self.version = await self._context.store.set(self.path, value, self.version)
+                stat = await self._context.store.set(self.path, value, self.version)
+                self.version, self._childless = stat.version, not stat.children_count
             except StoreUnavailableError:
                 self.doubtful = lost  # The request was not sent.
                 await self._context.pause()
@@ -360,9 +371,11 @@ class LedgerList:
         store = self._context.store
         return await self._read(lambda: store.get(path), lambda: self._context.read_newest(path))
 
-    async def read_children(self, path: str) -> list[str]:
-        """Return the names below `path`, as `read_record` does."""
-        store = self._context.store
+    async def read_children(self) -> list[str]:
+        """Return the names of the records below the list, as `read_record` does."""
+        if self._childless:
+            return []  # The answer to the write said so, and this handle has created none since.
+        store, path = self._context.store, self.path
         return (
             await self._read(
                 lambda: store.get_children(path), lambda: self._context.read_newest_children(path)
@@ -399,6 +412,7 @@ class LedgerList:
         """
         async with self._lock:
             self._check()
+            self._childless = False  # The operations may create a record below the list.
             # No write of the list runs now, so this version is exact.
             check = Check(self.path, self.version)
             try:

@@ -92,7 +92,7 @@ class ManagedLedger:
     """One open log; `managed_ledger.open` makes it.  `cursors` are the durable ones, by name.
 
     Everything that the log runs, and everything that it writes to the metadata store, runs in the
-    nursery of its context.  The nursery ends with the log, so nothing is sent after that.
+    tasks of its context.  These end with the log, so nothing is sent after that.
     """
 
     def __init__(
@@ -395,11 +395,11 @@ class ManagedLedger:
                 case Submit(count):
                     self._submit(count)
                 case Create():
-                    self.context.nursery.start_soon(self._create_next)
+                    self.context.tasks.start_soon(self._create_next)
                 case Switch():
                     self._switch()
                 case Seal():
-                    self.context.nursery.start_soon(self._seal_previous)
+                    self.context.tasks.start_soon(self._seal_previous)
                 case Fence(reason):
                     # Set first: a `done` that `_drop` calls may append again.
                     self.fenced = FencedError(f"{self.name}: {reason}")
@@ -423,7 +423,7 @@ class ManagedLedger:
             self.lost("it failed because of a bug; the log of the broker has the reason")
         except Exception:
             _log.exception("%s could not be ended after a bug: please report it", self.name)
-            self.context.nursery.cancel_scope.cancel()
+            self.context.tasks.cancel()
 
     def lost(self, reason: str) -> None:
         """End the log: another owner has it, or may have it, or it has to be opened again."""
@@ -556,7 +556,7 @@ class ManagedLedger:
         writer = self._writer
         if self.usable and not self._leaving and self._stall.may_leave(writer, self.config):
             self._leaving = True
-            self.context.nursery.start_soon(self._leave_stalled, writer)
+            self.context.tasks.start_soon(self._leave_stalled, writer)
 
     async def _leave_stalled(self, writer: LedgerWriter) -> None:
         """End the log, so that the broker opens it again, if its bookies allow recovery.
@@ -886,7 +886,7 @@ class ManagedLedger:
         for writer in self._writing():
             writer.abandon()
         self._cursors.abandon(error)
-        self.context.nursery.cancel_scope.cancel()
+        self.context.tasks.cancel()
         # Last, since `done` runs code of the caller.
         self._adds.fail(error)
         self._wake()

@@ -47,7 +47,7 @@ import trio
 from daybook.bookie.errors import NoSuchLedgerError
 from daybook.bookie.ledger.client import LedgerClient
 from daybook.bookie.ledger.metadata_store import StoredMetadata
-from daybook.managed_ledger.context import EntryCache, LogConfig, LogContext, open_log_nursery
+from daybook.managed_ledger.context import EntryCache, LogConfig, LogContext
 from daybook.managed_ledger.cursor import Cursor
 from daybook.managed_ledger.cursor_ledger import stored_position
 from daybook.managed_ledger.errors import FencedError, LogCorruptError, NoSuchLogError
@@ -61,6 +61,7 @@ from daybook.managed_ledger.ledger_list import (
     unrecorded,
 )
 from daybook.managed_ledger.log import ManagedLedger
+from daybook.managed_ledger.log_tasks import LogTasks
 from daybook.managed_ledger.offsets import last_offset_of, stated_offset
 from daybook.managed_ledger.orphans import RemoveOther, remove_orphans
 from daybook.managed_ledger.protocol.orphans import Suspects
@@ -228,18 +229,18 @@ class ManagedLedgers:
             for log in opened:
                 log.failed(bug)
 
-        nursery = await self._context.nursery.start(open_log_nursery, on_bug)
+        tasks = LogTasks(self._context.nursery, on_bug)
         try:
             on_step("reading its list of ledgers in ZooKeeper")
             record = await self._find_or_create(name, create=create)
-            context = replace(self._context, nursery=nursery, host=self._context.nursery)
+            context = replace(self._context, tasks=tasks)
             log = await _take_over(name, context, config or LogConfig(), record, on_step)
             opened.append(log)
             if bugs:  # Something that the log runs has failed before it was there.
                 log.abandon()
                 raise bugs[0]
         except BaseException:
-            nursery.cancel_scope.cancel()
+            tasks.cancel()
             raise
         self._remember(log)
         return log
@@ -372,7 +373,7 @@ async def _take_over(
             drop(info, trimmed)
             add(info)
 
-        await ledgers.update(change, next_offset)
+        await ledgers.take(change, next_offset)
 
     # Step 4: with this write the log belongs to this host.
     on_step("writing its list of ledgers to ZooKeeper")
@@ -384,7 +385,7 @@ async def _take_over(
         if empty:
             context.delete_later(empty, ledgers.owner)
         if trimmed:
-            context.nursery.start_soon(context.delete_ledgers, trimmed, ledgers.owner)
+            context.tasks.start_soon(context.delete_ledgers, trimmed, ledgers.owner)
         on_step("recovering its subscriptions from their ledgers")
         await _recover_cursors(log)  # step 5
     except BaseException:
@@ -530,7 +531,7 @@ async def _claim(
         _record_lengths(info, learned)
         set_property(info, OPENING, str(ledger_id))
 
-    await ledgers.update(change, next_offset)
+    await ledgers.take(change, next_offset)
 
 
 # -- the cursors
@@ -546,7 +547,7 @@ async def _recover_cursors(log: ManagedLedger) -> None:
 
     try:
         await _for_each_cursor(log.ledgers, recover)
-        # The log may have been lost meanwhile.  Its nursery is cancelled then, and runs no cursor.
+        # The log may have been lost meanwhile.  Its tasks are cancelled then, and run no cursor.
         log.check()
     except BaseException:
         # A cursor that was renewed has a writer already.
@@ -562,8 +563,12 @@ async def _for_each_cursor(ledgers: LedgerList, act: Callable[[str], Awaitable[T
 
     This host must have written the list before: nobody else creates or deletes a cursor since.
     """
-    names = await ledgers.read_children(ledgers.path)
+    names = await ledgers.read_children()
     return await _for_each(names, act, _CURSORS_AT_ONCE)
+
+
+def _raise(bug: Exception) -> None:
+    raise bug
 
 
 @asynccontextmanager
@@ -584,7 +589,14 @@ async def open_managed_ledgers(
     error: Exception | None = None
     async with trio.open_nursery() as nursery:
         context = LogContext(
-            client, store, clock, rng, EntryCache(cache_bytes_max), nursery, allows
+            client,
+            store,
+            clock,
+            rng,
+            EntryCache(cache_bytes_max),
+            nursery,
+            allows,
+            LogTasks(nursery, _raise),
         )
         logs = ManagedLedgers(context)
         try:

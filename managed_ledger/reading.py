@@ -217,7 +217,7 @@ class LogReader:
         if reads_on and not self._context.stopped:
             while stream.fetching < _CHUNKS_AT_ONCE and (chunk := self._next_chunk(stream, end)):
                 stream.fetching += 1
-                self._context.nursery.start_soon(self._read_ahead, stream, chunk, end)
+                self._context.tasks.start_soon(self._read_ahead, stream, chunk, end)
 
     def _next_chunk(self, stream: _Stream, end: Position) -> _Chunk | None:
         """Return the chunk at the frontier, about a megabyte of one ledger, and count it as on its

@@ -324,8 +324,9 @@ class BookieDirectory:
 
     async def choose(self, quorums: Quorums) -> EnsembleChoice:
         """Return an ensemble for a new ledger; raise NotEnoughBookiesError if there is none."""
-        with trio.move_on_after(self._limits.list_timeout_s):
-            await self._listed.wait()
+        if not self._listed.is_set():
+            with trio.move_on_after(self._limits.list_timeout_s):
+                await self._listed.wait()
         trusted, others = self._by_lot(self.usable())
         ensemble = self._arranged(trusted, others, quorums)
         if ensemble is not None:

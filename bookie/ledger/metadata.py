@@ -161,11 +161,11 @@ def decode_metadata(value: bytes, created_ms: int | None = None) -> LedgerMetada
     try:
         match version:
             case b"1":
-                metadata = _decode_v1(body.decode())
+                metadata = _decode_v1(body.decode(), created_ms)
             case b"2":
                 message = LedgerMetadataFormat()
                 text_format.Parse(body.decode(), message)
-                metadata = _from_message(message, 2)
+                metadata = _from_message(message, 2, created_ms)
             case b"3":
                 size, start = decode_varint(body, 0)
                 if len(body) < start + size:
@@ -175,7 +175,7 @@ def decode_metadata(value: bytes, created_ms: int | None = None) -> LedgerMetada
                     )
                 message = LedgerMetadataFormat()
                 message.ParseFromString(body[start : start + size])
-                metadata = _from_message(message, 3)
+                metadata = _from_message(message, 3, created_ms)
             case _:
                 raise MalformedMetadataError(
                     f"the metadata of a ledger have the unknown version {version!r}"
@@ -184,7 +184,7 @@ def decode_metadata(value: bytes, created_ms: int | None = None) -> LedgerMetada
         raise MalformedMetadataError(
             f"the metadata of a ledger cannot be parsed: {error}"
         ) from error
-    return metadata if metadata.created_ms is not None else replace(metadata, created_ms=created_ms)
+    return metadata
 
 
 def _to_message(metadata: LedgerMetadata, *, token: bool) -> LedgerMetadataFormat:
@@ -212,7 +212,9 @@ def _to_message(metadata: LedgerMetadata, *, token: bool) -> LedgerMetadataForma
     return message
 
 
-def _from_message(message: LedgerMetadataFormat, version: int) -> LedgerMetadata:
+def _from_message(
+    message: LedgerMetadataFormat, version: int, created_ms: int | None
+) -> LedgerMetadata:
     check_readable(message)
     closed = message.state == LedgerMetadataFormat.CLOSED
     if closed and not message.HasField("lastEntryId"):
@@ -231,7 +233,7 @@ def _from_message(message: LedgerMetadataFormat, version: int) -> LedgerMetadata
         length=message.length if closed else 0,
         digest_type=DigestType(int(message.digestType)) if message.HasField("digestType") else None,
         password=message.password if message.HasField("password") else None,
-        created_ms=message.ctime if message.HasField("ctime") else None,
+        created_ms=message.ctime if message.HasField("ctime") else created_ms,
         keeps_created=message.HasField("ctime"),
         custom={c.key: c.value for c in message.customMetadata},
         creator_token=message.cToken,
@@ -252,7 +254,7 @@ def _encode_v1(metadata: LedgerMetadata) -> bytes:
     return "\n".join(lines).encode()
 
 
-def _decode_v1(body: str) -> LedgerMetadata:
+def _decode_v1(body: str, created_ms: int | None) -> LedgerMetadata:
     lines = body.splitlines()
     if len(lines) < 4:
         raise MalformedMetadataError(
@@ -278,5 +280,6 @@ def _decode_v1(body: str) -> LedgerMetadata:
         length=length if state is LedgerState.CLOSED else 0,
         digest_type=None,
         password=None,
+        created_ms=created_ms,
         format_version=1,
     )

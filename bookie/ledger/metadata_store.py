@@ -193,7 +193,7 @@ class LedgerMetadataStore:
         path, value = self.paths.ledger(ledger_id), encode_metadata(write.metadata)
         try:
             if not generations:
-                return protocol.written(await self.store.set(path, value, write.version))
+                return protocol.written((await self.store.set(path, value, write.version)).version)
             bookies = [BookieId(generation.bookie_id) for generation in generations]
             if await self.generations_of(bookies) != list(generations):
                 return None

@@ -213,6 +213,7 @@ class Recovery:
                 entry = decode_entry(buffer, self._digester, self._ledger_id, None)
                 last = LastEntry(entry.entry_id, entry.lac, entry.length)
                 self._last_entries[entry.entry_id] = entry
+                self._entries.setdefault(entry.entry_id, entry)  # It is not read again.
             except WireError:
                 pass  # The bookie has fenced, but its last entry is damaged and proves no LAC.
         self._handle(partial(self._protocol.fence_answered, bookie, fenced, last))

@@ -188,7 +188,7 @@ async def update_cookie(
     """Replace that version and return the new one; raise VersionConflictError if it has changed."""
     path = paths.cookie(cookie.bookie_id)
     try:
-        return await store.set(path, cookie.encode(), version)
+        return (await store.set(path, cookie.encode(), version)).version
     except (OutcomeUnknownError, VersionConflictError):
         # An earlier attempt, whose outcome is unknown, may have written this value.
         record = await store.get(path)

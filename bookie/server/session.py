@@ -3,7 +3,7 @@
 The handlers of the protocols (`v2`, `v3`) pass adds to the store as they parse them, without a
 task, an event or a copy: the entry is a view into the arena in which it arrived.  The answers to
 adds gather in the session and are sent together, once for each commit of the store.  A request that
-has to wait (a read, a fence, a wait for the LAC) is a task of the connection and ends with it.
+has to wait (a read from the disk, a wait for the LAC) is a task of the connection and ends with it.
 
 A session applies back-pressure (`has_room`) if the adds that are not durable have too many bytes,
 too many requests are in progress, or the peer does not read its answers.  The server then stops
@@ -74,7 +74,7 @@ class ServerLimits:
     connection_answer_bytes_max: int = 4 << 20
     viewed_bytes_max: int = 128 << 20  # read windows that unsent answers are views of
     connection_viewed_bytes_max: int = 12 << 20  # two windows of the store, and room to align
-    connection_calls_max: int = 128  # requests that have a task
+    connection_calls_max: int = 128  # requests that wait for something
     connection_reads_max: int = 8  # entries on their way from the disk to the peer
     connection_polls_max: int = 2000  # requests that wait for the LAC to advance
     poll_timeout_s_max: float = 60.0
@@ -218,7 +218,7 @@ class Session:
         self._add_bytes = 0  # adds that are not durable, or whose answers are not flushed
         self._answers: list[bytes] = []  # to adds, until the next flush
         self._answered_bytes = 0  # the bytes of the adds that `_answers` belong to
-        self._calls = 0  # tasks of this connection
+        self._calls = 0  # requests of this connection that wait for something
         self._reading = trio.Semaphore(self.limits.connection_reads_max)
         self._nursery = nursery
         self._room: trio.Event | None = None
@@ -251,15 +251,23 @@ class Session:
 
     def start(self, call: Callable[[*Ts], Awaitable[None]], *args: *Ts) -> None:
         """Run `call` as a task of this connection."""
-        self._calls += 1
+        self.begin_call()
         self._nursery.start_soon(self._run, call, *args)
 
     async def _run(self, call: Callable[[*Ts], Awaitable[None]], *args: *Ts) -> None:
         try:
             await call(*args)
         finally:
-            self._calls -= 1
-            self.wake()
+            self.end_call()
+
+    def begin_call(self) -> None:
+        """Count a request that has to wait; `end_call` follows."""
+        self._calls += 1
+
+    def end_call(self) -> None:
+        """Note that a request has been answered, or will be by a task of its own."""
+        self._calls -= 1
+        self.wake()
 
     def takes_answers(self) -> bool:
         """Return True if the peer has received most of the answers to its requests."""

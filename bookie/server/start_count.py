@@ -197,8 +197,8 @@ class StartCounter:
             await self._metadata.create(self._path, record.encode(), make_parents=True)
             self._stored = StoredStarts(record, 0)
         else:
-            version = await self._metadata.set(self._path, record.encode(), stored.version)
-            self._stored = StoredStarts(record, version)
+            stat = await self._metadata.set(self._path, record.encode(), stored.version)
+            self._stored = StoredStarts(record, stat.version)
 
     async def _is_ours(self, record: StartRecord) -> bool:
         """Read the record; return True if this process wrote it, False if `_swap` may try again.

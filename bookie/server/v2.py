@@ -196,7 +196,7 @@ class V2Handler:
                 self._add(request)
             case Read():
                 if request.master_key is not None:
-                    session.start(self._fencing_read, request)
+                    self._fencing_read(request, request.master_key)
                 elif not self._try_read(request):
                     self._read_in_run(request)
             case BatchRead():
@@ -272,15 +272,26 @@ class V2Handler:
             if not self._try_read(read):
                 await self._read(read)
 
-    async def _fencing_read(self, read: Read) -> None:
-        assert read.master_key is not None
-        try:
+    def _fencing_read(self, read: Read, master_key: Buffer) -> None:
+        """Fence, then read; mostly without a task, since a takeover sends many of these."""
+        session = self._session
+
+        def fenced(status: StoreStatus) -> None:
+            session.end_call()
+            if session.connection.closed:
+                return  # It has no tasks any more.
+            if status is not StoreStatus.OK:
+                self._send_entry(read, CODES[status])
             # The read comes after the fence, so "no such entry" stays true forever.
-            await self._store.fence(read.ledger_id, read.master_key)
+            elif not self._try_read(read):
+                session.start(self._read, read)
+
+        session.begin_call()
+        try:
+            self._store.begin_fence(read.ledger_id, master_key, fenced)
         except StoreError as error:
+            session.end_call()
             self._send_entry(read, CODES[error.status])
-        else:
-            await self._read(read)
 
     async def _read(self, read: Read) -> None:
         try:

@@ -31,7 +31,7 @@ from daybook.bookie.storage.directory_runner import (
 )
 from daybook.bookie.storage.disk import Disk
 from daybook.bookie.storage.index import OpenIndex
-from daybook.bookie.storage.ledger_directory import DoneOfRuns
+from daybook.bookie.storage.ledger_directory import DoneOfRuns, LedgerDirectory
 from daybook.bookie.storage.ledger_state import Cancel
 from daybook.bookie.storage.limbo import LimboLedgers, LimboMark
 from daybook.bookie.storage.limits import StoreLimits
@@ -222,10 +222,22 @@ class LedgerStore:
 
         Every add that was accepted before the fence is durable or refused on return.
         """
+        directory, position = self._fence(ledger_id, master_key)
+        await directory.log.wait_durable(position)
+
+    def begin_fence(self, ledger_id: int, master_key: Buffer, done: Done) -> None:
+        """Fence a ledger; call `done` when `fence` would return, perhaps in this call.
+
+        Raise StoreError if the ledger cannot be fenced; then `done` is not called.
+        """
+        directory, position = self._fence(ledger_id, master_key)
+        directory.log.when_durable(position, done)
+
+    def _fence(self, ledger_id: int, master_key: Buffer) -> tuple[LedgerDirectory, int]:
         directory = self._directories.directory_for(ledger_id)
         position = directory.fence(ledger_id, master_key)
         self._directories.register(ledger_id, directory)
-        await directory.log.wait_durable(position)
+        return directory, position
 
     async def fencing_read(self, ledger_id: int, entry_id: int, master_key: Buffer) -> memoryview:
         """Read after a durable fence: a "no" can no longer become a "yes" by a plain add."""

@@ -83,6 +83,7 @@ class Policies:
         # The topics of each namespace that have a record of policies, by encoded name.
         self._with_policies = ChildrenCache(store, self._touched)
         self._local: MetadataCache[Bundles] = MetadataCache(store, _bundles)
+        self._parents = SharedReads(store.get)  # the parents of the records of partitioned topics
         self._listeners: list[Callable[[str], None]] = []
         self._changed: set[str] = set()  # namespaces of which a record has changed
         self._change = trio.Event()
@@ -362,14 +363,21 @@ class Policies:
         return 0 if record is None else record.partitions
 
     async def partitioned(self, topic: TopicName) -> PartitionedTopic | None:
-        path = records.partitioned_path(topic)
+        """Return the record of a partitioned topic; None if the topic is not partitioned.
+
+        In a namespace without such records, topics that are opened together share a read.
+        """
+        parent = records.partitioned_parent(topic.namespace, topic.domain)
         if self._store.session_state is not SessionState.CONNECTED:
             raise UnavailableError(
                 f"the number of partitions of {topic} is not known now: the broker has no contact"
                 " with the metadata store"
             )
         try:
-            record = await self._store.get(path)
+            above = await self._parents.get(parent)
+            if above is None or not above.stat.children_count:
+                return None
+            record = await self._store.get(records.partitioned_path(topic))
         except StoreUnavailableError as error:
             raise UnavailableError(
                 f"the number of partitions of {topic} cannot be read now: {error}"

@@ -83,31 +83,27 @@ class Loads:
         now_s = trio.current_time()
         load = self._under_way[name.full] = Load(name, now_s, step_since_s=now_s)
         try:
-            async with self._place(load):
-                load.patience_s = self._limits.load_s
-                load.advance()
-                with load.scope:
-                    yield load
-                if load.scope.cancelled_caught:
-                    raise self._too_slow(load)
+            await self._take_place(load)
+            load.patience_s = self._limits.load_s
+            load.advance()
+            with load.scope:
+                yield load
+            if load.scope.cancelled_caught:
+                raise self._too_slow(load)
         finally:
+            self._give_back(load)
             # A topic that was dropped meanwhile may be loaded again already.
             if self._under_way.get(name.full) is load:
                 del self._under_way[name.full]
 
-    @asynccontextmanager
-    async def _place(self, load: Load) -> AsyncGenerator[None]:
-        """Hold one of the places, until the load has ended or turns out to be slow."""
+    async def _take_place(self, load: Load) -> None:
+        """Take one of the places, until the load has ended or turns out to be slow."""
         await self._places.acquire_on_behalf_of(load)
         self._slow_at_s[load] = trio.current_time() + self._limits.slow_s
         load.step("reading its policies")
         if not self._watching:
             self._watching = True
             self._start(self._watch)
-        try:
-            yield
-        finally:
-            self._give_back(load)
 
     def _give_back(self, load: Load) -> None:
         """Give the place of a load to others, if the load still has it."""

@@ -102,17 +102,18 @@ class Topic(StoredTopic):
         log.on_confirmed = self._confirmed
         log.on_bug = partial(on_bug, self, "looking after its log")
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(self, started: Callable[[], None]) -> None:
+        """Run the topic until it is closed; `started` is called when it may start tasks."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             if self.deduplication is not None:
                 nursery.start_soon(self.deduplication.run)
-            if self.sinks is not None:
-                nursery.start_soon(self.sinks.look)
-            task_status.started()
             try:
+                started()
                 # The log may have been lost before: `_finish` found no nursery to cancel.
                 if not self.closed:
+                    if self.sinks is not None:
+                        await self.sinks.look()
                     await trio.sleep_forever()
             finally:
                 # A broker that is cancelled closes no topic.  The topic is dropped before its

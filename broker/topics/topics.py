@@ -72,6 +72,7 @@ from daybook.wire.topics import TopicName
 _SPREAD = (0.5, 1.5)  # the random factor of a back-off
 _CLOSES_AT_ONCE = 64
 _TOPICS_PER_TURN = 100  # then other tasks run
+_LOADS_LOGGED = 100  # in a minute; the next line says how many more there were
 
 
 def _is_used(topic: Topic) -> bool:
@@ -127,6 +128,7 @@ class Topics:
         self._rng = rng
         self._log = log
         self._log_limiter = LogLimiter(log)
+        self._loads_log = LogLimiter(log, lines_max=_LOADS_LOGGED)
         self.bugs = TopicBugs(log)
         self._name_prefix = name_prefix
         self._maintain_interval_s = maintain_interval_s
@@ -570,7 +572,7 @@ class Topics:
             self._nursery.start_soon(task, *args)  # type: ignore[arg-type]
 
     async def _load(self, name: TopicName, load: int, create: bool) -> None:
-        fenced = False
+        """Load a topic, and run it: a second task for that would cost more than many loads."""
         try:
             async with self.loads.begin(name) as progress:
                 # It may have waited for its place for so long that another broker serves the
@@ -579,33 +581,42 @@ class Topics:
                     raise NotOwnerError(f"this broker lost {name}: look it up again")
                 topic = await self._open(name, create, progress)
         except FencedError as fence:
-            fenced = True
-            self._failures[load] = UnavailableError(f"{name}: {fence}")
+            self._load_failed(name, load, UnavailableError(f"{name}: {fence}"), fenced=True)
         except BrokerError as refused:
-            self._failures[load] = refused
+            self._load_failed(name, load, refused)
         except Exception as bug:  # All other topics are unaffected.
             self.bugs.note(name, "loading it", bug)
-            self._failures[load] = UnavailableError(
+            error = UnavailableError(
                 f"this broker cannot load {name} because of a bug; its log has the reason"
             )
+            self._load_failed(name, load, error)
         else:
+            del progress  # This task lives as long as the topic.
             self._by_load[load] = topic
-            # The topic has its nursery before any waiter gets it.
-            if self._nursery is not None:
-                await self._nursery.start(self._run_topic, topic)
-            if not topic.closed:
-                self._log.info("a topic is loaded", topic=name.full)
-                self._perform(self._protocol.loaded(name.full, load))
-                return
-            # The log was lost before anybody got the topic: another broker may have it now.
-            del self._by_load[load]
-            fenced = True
-            self._failures[load] = UnavailableError(
-                f"another broker may have taken over {name} while it was loaded: look it up again"
-            )
-        error = self._failures[load]
+            # If the topic fails, it is dropped, and all other topics are unaffected.
+            with self.contained(topic, "serving it"):
+                await topic.run(partial(self._runs, topic, load))
+
+    def _runs(self, topic: Topic, load: int) -> None:
+        """Give a topic to those who wait for it: it runs."""
+        name = topic.name
+        if not topic.closed:
+            self._loads_log.info("a topic is loaded", topic=name.full)
+            self._perform(self._protocol.loaded(name.full, load))
+            return
+        # The log was lost before anybody got the topic: another broker may have it now.
+        del self._by_load[load]
+        error = UnavailableError(
+            f"another broker may have taken over {name} while it was loaded: look it up again"
+        )
+        self._load_failed(name, load, error, fenced=True)
+
+    def _load_failed(
+        self, name: TopicName, load: int, error: BrokerError, *, fenced: bool = False
+    ) -> None:
         kind = (name.full, type(error))
         self._log_limiter.info("a topic could not be loaded", kind, topic=name.full, why=str(error))
+        self._failures[load] = error
         now_s, spread = trio.current_time(), self._spread()
         self._perform(
             self._protocol.load_failed(name.full, load, fenced=fenced, now_s=now_s, spread=spread)
@@ -682,11 +693,6 @@ class Topics:
                 " its number of partitions, or use a name that does not end like a partition"
             )
         return False
-
-    async def _run_topic(self, topic: Topic, *, task_status: trio.TaskStatus[None]) -> None:
-        """Run the topic.  If it fails, drop it, so that all other topics are unaffected."""
-        with self.contained(topic, "serving it"):
-            await topic.run(task_status=task_status)
 
     def _topic_failed(self, topic: Topic, error: Exception) -> None:
         name = topic.name.full

@@ -1,5 +1,6 @@
 """Topics: admission of producers, loading, unloading, dropping, deleting, terminating."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -40,10 +41,10 @@ async def test_a_topic_whose_log_is_lost_while_it_is_loaded_is_given_to_nobody(
 ) -> None:
     run = Topic.run
 
-    async def lose(topic: Topic, *, task_status: trio.TaskStatus[None]) -> None:
+    async def lose(topic: Topic, started: Callable[[], None]) -> None:
         monkeypatch.setattr(Topic, "run", run)
         topic.append_failed(FencedError("a new owner"))
-        await run(topic, task_status=task_status)
+        await run(topic, started)
 
     async with open_broker() as cluster:
         monkeypatch.setattr(Topic, "run", lose)

@@ -96,13 +96,26 @@ class MetadataSuite:
         assert record.value == b"one"
         assert (record.stat.version, record.stat.owner, record.stat.children_count) == (0, 0, 0)
         assert record.stat.created_txid == record.stat.modified_txid
-        assert await store.set("/a", b"two", 0) == 1
+        assert (await store.set("/a", b"two", 0)).version == 1
         changed = await store.get("/a")
         assert changed is not None
         assert (changed.value, changed.stat.version) == (b"two", 1)
         assert changed.stat.created_txid == record.stat.created_txid < changed.stat.modified_txid
         await store.delete("/a", 1)
         assert await store.get("/a") is None
+
+    async def test_a_write_tells_what_is_below_the_record_at_that_moment(
+        self, world: World
+    ) -> None:
+        store = await world.open()
+        await store.create("/a", b"")
+        assert (await store.set("/a", b"1", 0)).children_count == 0
+        await store.create("/a/b", b"")
+        written = await store.set("/a", b"2", 1)
+        assert written.children_count == 1
+        record = await store.get("/a")
+        assert record is not None
+        assert record.stat == written
 
     async def test_all_hosts_see_the_same_records(self, world: World) -> None:
         one, two = await world.open(), await world.open()
@@ -139,7 +152,7 @@ class MetadataSuite:
                 await store.set("/a", b"x", version)
             with pytest.raises(VersionConflictError):
                 await store.delete("/a", version)
-        assert await store.set("/a", b"x", ANY) == 1
+        assert (await store.set("/a", b"x", ANY)).version == 1
         with pytest.raises(VersionConflictError):
             await store.set("/a", b"x", 0)
         await store.delete("/a", ANY)
@@ -509,7 +522,7 @@ class MetadataSuite:
         record = await store.get("/a")
         assert record is not None
         assert record.stat.version in (0, 1)
-        assert await store.set("/a", b"2", record.stat.version) == record.stat.version + 1
+        assert (await store.set("/a", b"2", record.stat.version)).version == record.stat.version + 1
 
     # Compare-and-swap
 

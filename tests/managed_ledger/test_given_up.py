@@ -16,7 +16,7 @@ from daybook.managed_ledger.errors import (
 from daybook.managed_ledger.log import ManagedLedger
 from daybook.managed_ledger.position import EARLIEST
 from daybook.managed_ledger.protocol.log import LogState
-from daybook.wire.metadata.store import MetadataError, OutcomeUnknownError
+from daybook.wire.metadata.store import MetadataError, OutcomeUnknownError, Stat
 from tests.managed_ledger.world import (
     BOOKIES,
     CONFIG,
@@ -203,7 +203,7 @@ def test_a_write_that_comes_late_names_a_ledger_that_is_there() -> None:
             requests: list[tuple[str, bytes, int]] = []
             stored = host.store.set
 
-            async def lose(path: str, value: bytes, version: int) -> int:
+            async def lose(path: str, value: bytes, version: int) -> Stat:
                 if path == LIST:
                     requests.append((path, value, version))
                     host.link.lose_next(applied=False, operation="set", path=LIST)
@@ -231,7 +231,7 @@ def test_a_write_that_is_refused_behind_one_in_doubt_may_be_carried_out_yet() ->
             requests: list[tuple[str, bytes, int]] = []
             stored = host.store.set
 
-            async def refuse(path: str, value: bytes, version: int) -> int:
+            async def refuse(path: str, value: bytes, version: int) -> Stat:
                 if path != LIST:
                     return await stored(path, value, version)
                 requests.append((path, value, version))
@@ -449,7 +449,7 @@ def test_a_log_that_has_ended_runs_nothing(end: str) -> None:
             cursor = await log.open_cursor("s", initial=EARLIEST)
             positions = await append(log, range(7))
             cursor.ack(positions[:2])
-            assert running("daybook.managed_ledger.") == ["open_log_nursery", "run"]
+            assert running("daybook.managed_ledger.") == ["_hold", "run"]
             match end:
                 case "close":
                     await log.close()

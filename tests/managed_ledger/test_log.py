@@ -17,7 +17,7 @@ from daybook.managed_ledger.errors import (
 from daybook.managed_ledger.pending_adds import ENTRY_OVERHEAD_BYTES
 from daybook.managed_ledger.position import EARLIEST, LATEST, Position
 from daybook.wire.messages.bookie import FRAME_BYTES_MAX
-from daybook.wire.metadata.store import MetadataError
+from daybook.wire.metadata.store import MetadataError, Stat
 from tests.managed_ledger.world import (
     BOOKIES,
     CONFIG,
@@ -367,7 +367,7 @@ def test_a_log_that_could_not_be_terminated_takes_appends() -> None:
             await append(log, range(3))
             stored, asked = host.store.set, trio.Event()
 
-            async def refuse(path: str, value: bytes, version: int) -> int:
+            async def refuse(path: str, value: bytes, version: int) -> Stat:
                 asked.set()
                 await trio.sleep(1)
                 raise MetadataError("a test forbids it")

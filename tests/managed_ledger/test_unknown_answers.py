@@ -5,7 +5,7 @@ import trio
 
 from daybook.managed_ledger.errors import FencedError
 from daybook.managed_ledger.position import EARLIEST
-from daybook.wire.metadata.store import MetadataError
+from daybook.wire.metadata.store import MetadataError, Stat
 from tests.managed_ledger.world import NAME, World, append, play, read_all, send, settle, until
 
 LIST = f"/managed-ledgers/{NAME}"
@@ -60,7 +60,7 @@ def test_a_write_that_is_carried_out_after_we_looked_is_ours() -> None:
             host.link.lose_next(applied=False, operation="set", path=LIST)
             stored = host.store.set
 
-            async def late(path: str, value: bytes, version: int) -> int:
+            async def late(path: str, value: bytes, version: int) -> Stat:
                 if path == LIST and log.ledgers.doubtful:
                     host.store.set = stored  # type: ignore[method-assign]
                     await stored(path, value, version)  # the first request arrives now

@@ -51,8 +51,8 @@ MUTANTS = [
     Mutant(
         id="BUG6",
         rule="a bug in a task of a log ends that log -> all logs of the host",
-        module="daybook.managed_ledger.context",
-        name="open_log_nursery",
+        module="daybook.managed_ledger.log_tasks",
+        name="LogTasks._hold",
         replacement=Edit("except Exception as bug:", "except KeyboardInterrupt as bug:"),
         caught_by=_LOGS,
     ),

@@ -14,6 +14,8 @@ _IDS = "daybook.bookie.registry.ledger_ids"
 _ID_TESTS = "tests:tests/bookie/registry/test_ledger_ids.py"
 _REQUEST_TESTS = "tests:tests/wire/metadata/test_requests.py"
 _RECOVERY_TESTS = "tests:tests/bookie/ledger/test_recovery_scenarios.py"
+_LIST = "daybook.managed_ledger.ledger_list"
+_LOAD_TESTS = "tests:tests/managed_ledger/test_load_requests.py"
 
 MUTANTS = [
     Mutant(
@@ -220,5 +222,61 @@ MUTANTS = [
         name="LogConfigs.for_policies",
         replacement=Edit(" or self._last[1] != quorums", ""),
         caught_by=_CONFIG_TESTS,
+    ),
+    Mutant(
+        id="LR24",
+        rule="a log has no cursors if the write of its list has found none -> whatever it found",
+        module=_LIST,
+        name="LedgerList._swap",
+        replacement=Edit("not stat.children_count", "True"),
+        caught_by=f"{_LOAD_TESTS} -k comes_while",
+    ),
+    Mutant(
+        id="LR25",
+        rule="a log that may have created a cursor looks for cursors again -> it has none",
+        module=_LIST,
+        name="LedgerList.guarded",
+        replacement=Edit("self._childless = False", "pass"),
+        caught_by=f"{_LOAD_TESTS} -k without_cursors",
+    ),
+    Mutant(
+        id="LR26",
+        rule="the last entry of a fenced bookie is not read again -> it is",
+        module=_RECOVER,
+        name="RecoverProtocol._read_on",
+        replacement=Edit("if self._next_read in self._lengths:", "if False:"),
+        caught_by=_RECOVERY_TESTS,
+    ),
+    Mutant(
+        id="LR27",
+        rule="topics are looked up where their namespace has partitioned topics -> nowhere",
+        module="daybook.broker.namespaces.policies",
+        name="Policies.partitioned",
+        replacement=Edit("not above.stat.children_count", "True"),
+        caught_by="tests:tests/broker/control/test_policies.py -k share_a_read",
+    ),
+    Mutant(
+        id="LR28",
+        rule="a fence that is not on the disk yet counts as a request -> there may be any number",
+        module="daybook.bookie.server.session",
+        name="Session.begin_call",
+        replacement=Edit("self._calls += 1", "pass"),
+        caught_by="tests:tests/bookie/server/test_durability.py -k bounded",
+    ),
+    Mutant(
+        id="LR29",
+        rule="tasks that a log has just begun end with it -> they run on",
+        module="daybook.managed_ledger.log_tasks",
+        name="LogTasks._hold",
+        replacement=Edit("if self.cancelled:", "if False:"),
+        caught_by="tests:tests/managed_ledger/test_log_tasks.py",
+    ),
+    Mutant(
+        id="LR30",
+        rule="a task that comes when the last one has ended runs -> there is no nursery for it",
+        module="daybook.managed_ledger.log_tasks",
+        name="LogTasks._run",
+        replacement=Edit("self._nursery = None", "pass"),
+        caught_by="tests:tests/managed_ledger/test_log_tasks.py",
     ),
 ]

@@ -58,7 +58,7 @@ OWNERS = [
         rule="a log that has ended sends nothing -> entries that waited are sent later",
         module=_LOG,
         name="ManagedLedger._drop",
-        replacement=Edit("self.context.nursery.cancel_scope.cancel()", "pass"),
+        replacement=Edit("self.context.tasks.cancel()", "pass"),
         caught_by=f"{_GIVEN_UP}::test_after_it_was_given_up_nothing_is_written_that_waited_for_the_store",
     ),
     Mutant(

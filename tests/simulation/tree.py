@@ -16,7 +16,7 @@ from daybook.wire.clock import WallClock
 from daybook.wire.metadata.acl import Acl
 from daybook.wire.metadata.paths import parent_of
 from daybook.wire.metadata.protection import Protection
-from daybook.wire.metadata.store import Check, Create, Operation, Record, Watch
+from daybook.wire.metadata.store import Check, Create, Operation, Record, Set, Stat, Watch
 from daybook.wire.metadata.tree import Notify, Tree
 
 Observer = Callable[[str, str, Record | None], None]
@@ -140,6 +140,11 @@ class Follower(Tree):
         path = self._tree.create(session_id, operation, sequential=sequential)
         self.catch_up()
         return path
+
+    def set(self, session_id: int, operation: Set) -> Stat:
+        stat = self._tree.set(session_id, operation)
+        self.catch_up()
+        return stat
 
     def multi(self, session_id: int, operations: Sequence[Operation]) -> list[int]:
         versions = self._tree.multi(session_id, operations)

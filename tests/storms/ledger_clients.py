@@ -325,7 +325,8 @@ class Recoverer(Client):
                 self._failed(request)
             case "add", _:
                 self.step(lambda protocol: protocol.added(bookie, entry_id))
-            case "last", (int(last), Stored(_, lac, length)):
+            case "last", (int(last), Stored(_, lac, length) as stored):
+                self.entries.setdefault(last, stored)
                 entry = recover.LastEntry(last, lac, length)
                 self.step(lambda protocol: protocol.fence_answered(bookie, True, entry))
             case "last", _:

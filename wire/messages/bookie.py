@@ -106,6 +106,7 @@ def packet_header(operation: Operation, flags: int = 0, version: int = VERSION) 
 
 ADD_HEADER = packet_header(Operation.ADD)
 _READ_HEADER = packet_header(Operation.READ)
+_FENCING_READ_HEADER = packet_header(Operation.READ, Flag.DO_FENCING | Flag.HIGH_PRIORITY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +205,8 @@ def encode_read(ledger_id: int, entry_id: int, *, fence_key: bytes | None = None
     """Return a whole read request; with `fence_key`, the master key, it fences the ledger first."""
     if fence_key is None:
         return _FRAMED_READ.pack(_READ.size, _READ_HEADER, ledger_id, entry_id)
-    flags = Flag.DO_FENCING | Flag.HIGH_PRIORITY
     size = _READ.size + MASTER_KEY_BYTES
-    return _FRAMED_READ.pack(size, _READ_HEADER | flags, ledger_id, entry_id) + fence_key
+    return _FRAMED_READ.pack(size, _FENCING_READ_HEADER, ledger_id, entry_id) + fence_key
 
 
 def encode_batch_read(

@@ -40,6 +40,7 @@ from daybook.wire.metadata.store import (
     Record,
     SessionState,
     Set,
+    Stat,
     StoreUnavailableError,
     Watch,
 )
@@ -285,9 +286,9 @@ class MemorySession:
             lambda parent: create_one(Create(parent, b"")),
         )
 
-    async def set(self, path: str, value: bytes, version: int) -> int:
+    async def set(self, path: str, value: bytes, version: int) -> Stat:
         operation = Set(path, value, version)
-        return await self._write("set", path, lambda tree, me: tree.multi(me, [operation])[0])
+        return await self._write("set", path, lambda tree, me: tree.set(me, operation))
 
     async def delete(self, path: str, version: int) -> None:
         operation = Delete(path, version)

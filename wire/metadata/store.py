@@ -231,8 +231,8 @@ class MetadataStore(Protocol):
         """
         ...
 
-    async def set(self, path: str, value: bytes, version: int) -> int:
-        """Replace the value; return the new version."""
+    async def set(self, path: str, value: bytes, version: int) -> Stat:
+        """Replace the value; return the facts about the record as this write left it."""
         ...
 
     async def delete(self, path: str, version: int) -> None: ...

@@ -234,6 +234,10 @@ class Tree:
         self.multi(session_id, [operation])
         return operation.path
 
+    def set(self, session_id: int, operation: Set) -> Stat:
+        self.multi(session_id, [operation])
+        return self._nodes[operation.path].stat()
+
     def multi(self, session_id: int, operations: Sequence[Operation]) -> list[int]:
         """Carry out all operations or, if one raises, none."""
         self._check_session(session_id)

@@ -50,7 +50,7 @@ async def update(
             return record.value, record.stat.version
         version = record.stat.version
         try:
-            return value, await store.set(path, value, version)
+            return value, (await store.set(path, value, version)).version
         except VersionConflictError:
             record = await _read(store, path)
         except OutcomeUnknownError as unknown:

@@ -85,6 +85,7 @@ from daybook.wire.metadata.store import (
     RecordExistsError,
     SessionState,
     Set,
+    Stat,
     StoreUnavailableError,
     UnusableAccessError,
     Watch,
@@ -288,11 +289,10 @@ class ZooKeeperStore:
             return await create_one()
         return await create_with_parents(path, create_one, lambda parent: self.create(parent, b""))
 
-    async def set(self, path: str, value: bytes, version: int) -> int:
+    async def set(self, path: str, value: bytes, version: int) -> Stat:
         check_request([Set(path, value, version)])
         full = self._full(path)
-        stat = await self._write(full, lambda kazoo: kazoo.set_async(full, value, version))
-        return stat.version
+        return to_stat(await self._write(full, lambda kazoo: kazoo.set_async(full, value, version)))
 
     async def delete(self, path: str, version: int) -> None:
         full = self._full(path)

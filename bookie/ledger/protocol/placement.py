@@ -16,8 +16,9 @@ Two thresholds follow.  Both are counted for each write set separately:
   are no negative answers.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NewType, TypeAlias
 
 BookieId = NewType("BookieId", str)
@@ -47,12 +48,12 @@ class Quorums:
 
     def write_set(self, entry_id: int) -> tuple[int, ...]:
         """Return the positions in the ensemble that hold the entry, in the order to ask them."""
-        first = entry_id % self.ensemble
-        return tuple((first + i) % self.ensemble for i in range(self.write))
+        return _in_order(self.ensemble, self.write)[entry_id % self.ensemble]
 
-    def write_sets(self) -> Iterator[tuple[int, ...]]:
-        """Return all different write sets: one for each position."""
-        return (self.write_set(position) for position in range(self.ensemble))
+    def write_sets(self) -> Sequence[tuple[int, ...]]:
+        """Return all different write sets: one for each position, or the whole ensemble."""
+        all_sets = _in_order(self.ensemble, self.write)
+        return all_sets if self.write < self.ensemble else all_sets[:1]
 
     def holds(self, position: int, entry_id: int) -> bool:
         return (position - entry_id) % self.ensemble < self.write
@@ -70,6 +71,12 @@ class Quorums:
             sum(position in live for position in write_set) >= self.ack
             for write_set in self.write_sets()
         )
+
+
+@lru_cache
+def _in_order(ensemble: int, write: int) -> tuple[tuple[int, ...], ...]:
+    """Return the write set that begins at each position."""
+    return tuple(tuple((first + i) % ensemble for i in range(write)) for first in range(ensemble))
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,8 +65,10 @@ class Racks:
         if len(candidates) < quorums.ensemble:
             return None
         wanted = min(rule.least, quorums.write)
+        rack_count = min(len({self.rack(bookie) for bookie in candidates}), quorums.ensemble)
+        if rule.enforced and rack_count < wanted:
+            return None
         members = self._spread(candidates, quorums.ensemble)
-        rack_count = len({self.rack(bookie) for bookie in members})
         for least in range(min(wanted, rack_count), 1, -1):
             if rule.enforced and least < wanted:
                 return None

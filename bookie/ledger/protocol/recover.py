@@ -6,7 +6,8 @@ write (or read).  The phases:
     FENCING   every bookie of the last fragment is fenced and asked for its LAC, until no write set
               has an ack quorum left that could still accept entries
     READING   from the largest LAC on, entry by entry, with reads that fence as well.  One copy is
-              enough: the entry is recovered, and written back to its write set, in order.  After
+              enough, also one in the answer to a fencing request: the entry is recovered, and
+              written back to its write set, in order.  After
               WQ - AQ + 1 negative answers the entry was never confirmed and never will be: the
               ledger ends before it.  If neither is possible, the entry is unknown: ABORTED
     CLOSING   all recovered entries are on an ack quorum; the end may be written to the metadata
@@ -253,7 +254,10 @@ class RecoverProtocol:
         beyond = max(self._shown, self._base) + 1
         last = min(self._writing.lac + self._window, beyond)
         while self._end is None and self._next_read <= last:
-            self._inquire(self._next_read)
+            if self._next_read in self._lengths:
+                self._found.add(self._next_read)  # It was the last entry of a fenced bookie.
+            else:
+                self._inquire(self._next_read)
             self._next_read += 1
 
     @property
@@ -376,8 +380,8 @@ class RecoverProtocol:
         if self.phase is Phase.FENCING and self._covered:
             self._start_reading()
         if self.phase is Phase.READING:
-            self._write_back()
             self._read_on()
+            self._write_back()
             if self._end is not None and self._writing.lac == self._end - 1:
                 self.phase = Phase.CLOSING
         if self.phase is Phase.CLOSING:

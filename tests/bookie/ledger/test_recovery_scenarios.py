@@ -36,10 +36,10 @@ SCENARIOS = {
     """,
     "what one bookie holds is written back, with the LAC found at the start": """
         start               -> fence b1 b2 b3
-        b1 fenced 1 lac 0   ->
-        b2 fenced           -> b2?1
+        b1 fenced           ->
+        b2 fenced 0 lac 0   -> b2?1
         b2 has no 1         -> b1?1 b3?1
-        b1 has 1            -> b1+1 b2+1 b3+1 lac 0
+        b3 has 1            -> b1+1 b2+1 b3+1 lac 0
         b1 added 1          ->
         b2 added 1          -> confirm 1, b1?2
         b1 has no 2         -> b2?2 b3?2
@@ -52,6 +52,13 @@ SCENARIOS = {
         b1 has no 0         -> b3?0 b2?0
         b2 has 0            -> b1+0 b2+0 b3+0 lac -1
         b3 has no 0         ->
+    """,
+    "the last entry of a bookie is not read again": """
+        start               -> fence b1 b2 b3
+        b1 fenced 1 lac 0   ->
+        b2 fenced           -> b1+1 b2+1 b3+1 lac 0
+        b1 added 1          ->
+        b2 added 1          -> confirm 1, b1?2
     """,
     "silence is no denial": """
         start               -> fence b1 b2 b3
@@ -113,15 +120,14 @@ SCENARIOS = {
     "the largest LAC counts, and an answer that is not to be believed fences all the same": """
         start               -> fence b1 b2 b3
         b1 fenced 7 lac 6   ->
-        b2 fenced 9 lac 4   -> b2?7
+        b2 fenced 9 lac 4   -> b1+7 b2+7 b3+7 lac 6
     """,
     "nothing behind a missing entry is kept": """
         given reads 3       ->
         start               -> fence b1 b2 b3
         b1 fenced 2 lac -1  ->
-        b2 fenced           -> b1?0 b2?1 b1?2
+        b2 fenced           -> b1?0 b2?1
         b1 has 0            -> b1+0 b2+0 b3+0 lac -1
-        b1 has 2            ->
         b2 has no 1         -> b1?1 b3?1
         b1 has no 1         -> drop 2
         b1 added 0          ->
@@ -135,15 +141,13 @@ SCENARIOS = {
         b2 has 1            ->
         b1 has 0            -> b1+0 b2+0 b3+0 lac -1, b1+1 b2+1 b3+1 lac -1
         b1 added 0          ->
-        b3 added 0          -> confirm 0, b1?2
+        b3 added 0          -> confirm 0, b1+2 b2+2 b3+2 lac -1
     """,
     "reading goes one entry beyond the last one that was shown": """
         given reads 9       ->
         start               -> fence b1 b2 b3
         b1 fenced 1 lac 0   ->
-        b2 fenced 0 lac -1  -> b2?1 b1?2
-        b2 has no 1         -> b1?1 b3?1
-        b1 has 1            -> b1+1 b2+1 b3+1 lac 0
+        b2 fenced 0 lac -1  -> b1+1 b2+1 b3+1 lac 0, b1?2
         b1 has no 2         -> b2?2 b3?2
         b3 has 2            -> b1+2 b2+2 b3+2 lac 0, b1?3
     """,

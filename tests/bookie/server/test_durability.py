@@ -117,6 +117,34 @@ async def test_a_fence_is_answered_when_it_is_on_the_disk_also_with_a_no(start: 
         assert (await new.response()).status == pb.ENOENTRY
 
 
+async def test_fences_that_are_not_on_the_disk_yet_are_bounded(start: Start) -> None:
+    disk = GatedDisk()
+    limits = ServerLimits(connection_calls_max=4)
+    async with start(limits, disk=disk) as running, running.connect() as peer:
+        disk.shut()
+        await peer.send(*(encode_read(ledger_id, 0, fence_key=KEY) for ledger_id in range(9)))
+        await wait_until(lambda: len(running.store.ledgers()) == 4)
+        assert await says_nothing(peer)
+        assert len(running.store.ledgers()) == 4
+        disk.open_gate()
+        answers = [await peer.answer() for _ in range(9)]
+        assert {a.status for a in answers if isinstance(a, ReadAnswer)} == {Status.NO_ENTRY}
+        assert len(running.store.ledgers()) == 9
+
+
+async def test_a_peer_that_has_left_gets_no_answer_to_its_fence(start: Start) -> None:
+    disk = GatedDisk()
+    async with start(disk=disk) as running, running.connect() as other:
+        disk.shut()
+        async with running.connect() as peer:
+            await peer.send(encode_read(7, 0, fence_key=KEY))
+            await wait_until(lambda: disk.waiting == 1)
+        await wait_until(lambda: running.server.statistics().connections == 1)
+        disk.open_gate()
+        assert (await other.read(7, 0)).status == Status.NO_ENTRY
+        assert running.store.is_fenced(7)
+
+
 async def test_a_read_waits_for_what_may_soon_be_acknowledged(start: Start) -> None:
     disk = GatedDisk()
     async with start(disk=disk) as running, running.connect() as peer, running.connect() as reader:

@@ -1,6 +1,7 @@
 """Policies of namespaces and topics: REST, inheritance, caching, and values that are wrong."""
 
 import json
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -20,8 +21,13 @@ from daybook.broker.errors import (
 from daybook.broker.namespaces import policy_table as table
 from daybook.broker.namespaces.policy_table import EffectivePolicies, Layer, OnInvalid, defaults
 from daybook.broker.namespaces.policy_types import DispatchRate, Retention
-from daybook.broker.namespaces.records import policies_path, topic_policies_path
+from daybook.broker.namespaces.records import (
+    PARTITIONED_TOPICS,
+    policies_path,
+    topic_policies_path,
+)
 from daybook.broker.security.identity import CALLER, Caller, Identity
+from daybook.wire.metadata.memory import Request
 from daybook.wire.topics import TopicName
 from tests.broker.control.brokers import ControlPlane, open_cluster
 from tests.broker.control.test_admin import (
@@ -472,6 +478,35 @@ async def test_topics_without_policies_share_one_object_and_cost_no_read(
         own = await one.policies.effective(TOPIC)
         assert own == replace(first, max_producers=3)
         assert await one.policies.effective(TOPIC) is own
+
+
+async def test_topics_of_a_namespace_without_partitioned_ones_share_a_read(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster:
+        one, two = await cluster.start("one"), await cluster.start("two")
+        topics = [TopicName.parse(f"public/default/other-{number}") for number in range(50)]
+        found: list[int] = []
+        asked: list[str] = []
+        request = one.session.link.request
+
+        async def counted(sent: Request, execute: Callable[[], None]) -> None:
+            if sent.path.startswith(PARTITIONED_TOPICS):
+                asked.append(sent.path)
+            await request(sent, execute)
+
+        async def look(topic: TopicName) -> None:
+            found.append(await one.policies.partitions(topic))
+
+        one.session.link.request = counted  # type: ignore[method-assign,assignment]
+        async with trio.open_nursery() as nursery:
+            for topic in topics:
+                nursery.start_soon(look, topic)
+        assert found == [0] * 50
+        assert 1 <= len(asked) <= 2
+        await two.policies.create_partitioned(TOPIC, 3)
+        assert await one.policies.partitions(TOPIC) == 3
+        assert await one.policies.partitions(topics[0]) == 0
 
 
 async def test_a_namespace_without_topic_policies_hears_of_the_first_one(

@@ -87,13 +87,23 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """A record that was written, and how many records are below it."""
+
+    version: int
+    children: int
+
+
+@dataclass(frozen=True, slots=True)
 class Opened:
     """The entries of a closed ledger that was opened."""
 
     entries: tuple[bytes, ...]
 
 
-Result: TypeAlias = int | Found | Opened | tuple[str, ...] | tuple[int, ...] | Error | None
+Result: TypeAlias = (
+    int | Found | Written | Opened | tuple[str, ...] | tuple[int, ...] | Error | None
+)
 
 # -- outputs of a broker
 

@@ -67,6 +67,7 @@ from tests.model.log.events import (
     Says,
     Sends,
     What,
+    Written,
 )
 
 NAME = "t/n/persistent/a"
@@ -143,7 +144,7 @@ class ModelStore:
         found: Found | None = await self._seams.call(Get(path))
         if found is None:
             return None
-        return Record(found.value, Stat(found.version, 0, 0, 0, 0, 0, 0, 0))
+        return Record(found.value, _stat(found.version))
 
     async def get_children(self, path: str, watch: object = None) -> list[str] | None:
         names: tuple[str, ...] | None = await self._seams.call(Children(path))
@@ -163,9 +164,9 @@ class ModelStore:
         await self._seams.call(Create(path, value))
         return path
 
-    async def set(self, path: str, value: bytes, version: int) -> int:
-        after: int = await self._seams.call(Set(path, value, version))
-        return after
+    async def set(self, path: str, value: bytes, version: int) -> Stat:
+        after: Written = await self._seams.call(Set(path, value, version))
+        return _stat(after.version, after.children)
 
     async def delete(self, path: str, version: int) -> None:
         await self._seams.call(Delete(path, version))
@@ -173,6 +174,10 @@ class ModelStore:
     async def multi(self, operations: Sequence[Operation]) -> list[int]:
         after: tuple[int, ...] = await self._seams.call(Multi(tuple(operations)))
         return list(after)
+
+
+def _stat(version: int, children: int = 0) -> Stat:
+    return Stat(version, 0, 0, 0, 0, 0, children, 0)
 
 
 class ModelClient:

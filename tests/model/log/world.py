@@ -23,6 +23,7 @@ from tests.model.log.events import (
     Opened,
     OpenLedger,
     Result,
+    Written,
 )
 
 Records: TypeAlias = tuple[tuple[str, bytes, int], ...]
@@ -86,7 +87,11 @@ def carry_out(world: World, broker: int, call: Call) -> Iterator[tuple[World, Re
             yield world, world.record(path)
         case Children(path):
             yield world, _children(world, path)
-        case Create() | Set() | Delete():
+        case Set(path):
+            after, done = _operate(world, (call,))
+            below = _children(after, path) or ()
+            yield after, done if isinstance(done, Error) else Written(done[0], len(below))
+        case Create() | Delete():
             after, done = _operate(world, (call,))
             yield after, done if isinstance(done, Error) else done[0]
         case Multi(operations):

@@ -310,7 +310,7 @@ async def test_a_new_connection_proves_the_identity_before_anything_else(
         versions: list[int] = []
 
         async def write(versions: list[int] = versions) -> None:
-            versions.append(await store.set("/x", b"", ANY))
+            versions.append((await store.set("/x", b"", ANY)).version)
 
         async with trio.open_nursery() as nursery:
             for _ in range(10):
@@ -333,7 +333,7 @@ async def test_a_changed_password_counts_at_the_next_connection(
     zookeeper.kill()
     await trio.to_thread.run_sync(zookeeper.start)
     await heard.wait(lambda: heard.states[-1:] == [SessionState.CONNECTED])
-    assert await store.set("/x", b"", ANY) == 1
+    assert (await store.set("/x", b"", ANY)).version == 1
 
 
 async def test_what_is_asked_for_at_once_shares_syncs_and_requests(
@@ -357,7 +357,7 @@ async def test_what_is_asked_for_at_once_shares_syncs_and_requests(
         async def work() -> None:
             path = await store.create("/shared/n-", b"", ephemeral=True, sequential=True)
             paths.append(path)
-            assert await store.set(path, b"x", 0) == 1
+            assert (await store.set(path, b"x", 0)).version == 1
             record = await store.get_newest(path)
             assert record is not None
             assert record.value == b"x"
