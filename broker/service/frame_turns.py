@@ -7,6 +7,8 @@ take turns: a role, or an address whose clients prove no role, is one source, wh
 connections it has.  So a flood from one source delays others by a few turns, not by all of it.
 
 The cost of a frame is 1, and 1 more for each 16 KiB.  While connections wait, each turn is short.
+A client that has gone is noticed when something is sent to it, and the rest of its commands is
+dropped then.
 """
 
 from collections import deque
@@ -16,8 +18,8 @@ import trio
 
 COST_MAX = 256
 _TURNS_PER_PASS = 8
-FRAMES_PER_TURN = 128  # of one connection, while nobody waits
-FRAMES_PER_SHORT_TURN = 32
+FRAMES_PER_TURN = 128
+FRAMES_PER_SHORT_TURN = 32  # if connections wait
 _COST_SHIFT = 14
 
 

@@ -6,6 +6,51 @@ _BROKER = "tests:tests/broker"
 
 MUTANTS = [
     Mutant(
+        id="AN50",
+        rule="connections of all clients carry out a bounded amount at once -> each has a bound",
+        module="daybook.broker.service.frame_turns",
+        name="FrameTurns.may_begin",
+        replacement=Edit(
+            "return self._spent < COST_MAX and source not in self._waiting", "return True"
+        ),
+        caught_by=f"{_BROKER}/test_frame_turns.py -k in_pieces",
+    ),
+    Mutant(
+        id="AN51",
+        rule="sources take turns -> connections do",
+        module="daybook.broker.service.frame_turns",
+        name="FrameTurns._grant",
+        replacement=Edit(
+            "self._waiting[source] = turns",
+            "self._waiting = {source: turns, **self._waiting}",
+        ),
+        caught_by=f"{_BROKER}/test_frame_turns.py -k sources_take_turns",
+    ),
+    Mutant(
+        id="AN52",
+        rule="a pass of the loop gives a bounded number of turns -> all of them",
+        module="daybook.broker.service.frame_turns",
+        name="FrameTurns._grant",
+        replacement=Edit("range(_TURNS_PER_PASS)", "range(10**6)"),
+        caught_by=f"{_BROKER}/test_frame_turns.py -k bounded_number",
+    ),
+    Mutant(
+        id="AN53",
+        rule="a large frame counts for several -> for one",
+        module="daybook.broker.service.frame_turns",
+        name="FrameTurns.spend",
+        replacement=Edit("frames + (size_bytes >> _COST_SHIFT)", "frames"),
+        caught_by=f"{_BROKER}/test_frame_turns.py -k large_frame",
+    ),
+    Mutant(
+        id="AN54",
+        rule="a connection that ends while it waits leaves the queue -> it stays",
+        module="daybook.broker.service.frame_turns",
+        name="FrameTurns._withdraw",
+        replacement=Edit("turns.remove(turn)", "pass"),
+        caught_by=f"{_BROKER}/test_frame_turns.py -k ends_while",
+    ),
+    Mutant(
         id="AN01",
         rule="a command that is refused repeatedly is answered later -> at once",
         module="daybook.broker.protocol.refusals",

@@ -30,6 +30,7 @@ from daybook.wire.metadata.store import (
     Operation,
     SessionState,
     Set,
+    Stat,
     StoreUnavailableError,
     VersionConflictError,
 )
@@ -212,16 +213,20 @@ async def outcome(store: MetadataStore, operation: tuple[Any, ...]) -> object:
                 record = await store.get(path)
                 if record is None:
                     return None
-                stat = record.stat
-                owned = stat.owner == store.session_id
-                children = (stat.children_count, stat.children_version)
-                return record.value, stat.version, owned, children
+                return record.value, _facts(store, record.stat)
+            case ("set", *arguments):
+                return _facts(store, await store.set(*arguments))
             case (name, *arguments):
                 return await getattr(store, name)(*arguments)
             case _:
                 raise AssertionError(operation)
     except MetadataError as error:
         return type(error)
+
+
+def _facts(store: MetadataStore, stat: Stat) -> tuple[int, bool, int, int]:
+    owned = stat.owner == store.session_id
+    return stat.version, owned, stat.children_count, stat.children_version
 
 
 async def test_the_session_outlives_a_restart_of_zookeeper(
