@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
+from typing import Any, cast
 
 import pytest
 import trio
@@ -43,7 +44,7 @@ class MadeUpTopics(OwnedTopics):
     """Topics without data; `shared` is the state that all brokers see."""
 
     def __init__(self, shared: set[str], broker: ControlPlane) -> None:
-        super().__init__(broker.topics, broker.identity.broker_id)
+        super().__init__(broker.topics, broker.identity.broker_id, cast("Any", None))
         self.shared = shared
         self.done: list[tuple[str, ...]] = []
         self.subscribed: dict[str, list[str]] = {}
