@@ -81,7 +81,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     # The retention of namespaces created from now on; existing ones keep their policies.
     # Acknowledged data: minutes, -1 forever; megabytes, -1 without limit; 0 and 0: not kept.
-    default_retention_minutes: Annotated[int, msgspec.Meta(ge=-1)] = 7 * 24 * 60
+    default_retention_minutes: Annotated[int, msgspec.Meta(ge=-1, le=(1 << 31) - 1)] = 7 * 24 * 60
     default_retention_mb: Annotated[int, msgspec.Meta(ge=-1)] = -1
     trim_interval_s: Seconds = 60.0
     # A topic continues in a new ledger after so many entries, or after this time.

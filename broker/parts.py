@@ -435,7 +435,7 @@ def _make_operations(
         lookups=cluster.lookups,
         leader=cluster.leader,
         topics=topics,
-        owned=OwnedTopics(topics, identity.broker_id),
+        owned=OwnedTopics(topics, identity.broker_id, access.authorization),
         schemas=stored.schemas.registry,
         peer_calls=cluster.peer_calls,
         settings=shown_settings(on.config),

@@ -80,31 +80,39 @@ class BundleOperations:
 
     # -- moving
 
-    async def unload_namespace(self, namespace: str, *, hand_over: bool = True) -> None:
+    async def unload_namespace(
+        self, namespace: str, *, destination: str = "", hand_over: bool = True
+    ) -> None:
         """Release all bundles of the namespace, on the brokers that own them.
 
-        A bundle that is split meanwhile is released in its parts.
+        A bundle that is split meanwhile is released in its parts.  Raise PreconditionError if the
+        destination is no live broker.  The first bundle finds that, so none has moved.
         """
         waiting = deque((await self._policies.bundles(namespace)).ranges())
         while waiting:
             range_ = waiting.popleft()
             try:
-                await self._unload_anywhere(namespace, range_, hand_over=hand_over)
+                await self._unload_anywhere(
+                    namespace, range_, destination=destination, hand_over=hand_over
+                )
             except NotFoundError:
                 parts = (await self._policies.bundles(namespace)).parts_of(range_)
                 if len(parts) < 2:  # The bundle was not split: the namespace is gone.
                     raise
                 waiting.extendleft(reversed(parts))
 
-    async def _unload_anywhere(self, namespace: str, range_: str, *, hand_over: bool) -> None:
+    async def _unload_anywhere(
+        self, namespace: str, range_: str, *, destination: str, hand_over: bool
+    ) -> None:
         try:
-            await self.unload(namespace, range_, hand_over=hand_over)
+            await self.unload(namespace, range_, destination=destination, hand_over=hand_over)
         except NotOwnerError as error:
             url = self._peer_calls.url_of(error.http_url, error.http_url_tls)
             if url is None:
                 raise
             path = f"/admin/v2/namespaces/{namespace}/{range_}/unload"
-            await self._peer_calls.call(url, "PUT", path)
+            query = {"destinationBroker": destination} if destination else {}
+            await self._peer_calls.call(url, "PUT", path, query=query)
 
     async def unload(
         self, namespace: str, range_: str, *, destination: str = "", hand_over: bool = True

@@ -34,14 +34,17 @@ async def _bundles(call: OpsCall) -> object:
 
 
 async def _unload_namespace(call: OpsCall) -> None:
-    await call.parts.bundles.unload_namespace(call.namespace)
+    await call.parts.bundles.unload_namespace(call.namespace, destination=_destination(call))
 
 
 async def _unload(call: OpsCall) -> None:
-    destination = call.query("destinationBroker")
     await call.parts.bundles.unload(
-        call.namespace, call.path("bundle"), destination=destination.removeprefix("http://")
+        call.namespace, call.path("bundle"), destination=_destination(call)
     )
+
+
+def _destination(call: OpsCall) -> str:
+    return call.query("destinationBroker").removeprefix("http://")
 
 
 async def _split(call: OpsCall) -> None:

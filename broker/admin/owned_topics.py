@@ -2,6 +2,9 @@
 
 The caller has checked that it does.  If the broker loses the bundle meanwhile, the operation ends
 with UnavailableError.  Which topics are stored can be asked for all of them, whoever owns them.
+
+A reader keeps its subscription for its role: of other roles, only a super user and an administrator
+of the tenant reach it.
 """
 
 from collections.abc import Mapping
@@ -13,9 +16,18 @@ import msgspec
 from daybook.broker.admin.message_ids import MessageIdData, Start
 from daybook.broker.admin.stats_sums import Stats
 from daybook.broker.compaction.state import compaction_state
+from daybook.broker.dispatch.non_persistent import NonPersistentSubscription
 from daybook.broker.dispatch.subscription import Subscription, Target
-from daybook.broker.errors import NotFoundError, PreconditionError, UnavailableError
-from daybook.broker.topics.non_persistent import NonPersistentTopic
+from daybook.broker.errors import (
+    AuthorizationError,
+    NotFoundError,
+    PreconditionError,
+    UnavailableError,
+)
+from daybook.broker.security.authorization import Authorization
+from daybook.broker.security.identity import CALLER
+from daybook.broker.security.resources import of_topic
+from daybook.broker.security.rights import Right
 from daybook.broker.topics.stats import internal_stats, non_persistent_stats, topic_stats
 from daybook.broker.topics.topic import Topic
 from daybook.broker.topics.topics import Topics
@@ -26,9 +38,10 @@ from daybook.wire.topics import TopicName
 class OwnedTopics:
     """The topics of the broker `broker_id`, as far as it owns them."""
 
-    def __init__(self, topics: Topics, broker_id: str) -> None:
+    def __init__(self, topics: Topics, broker_id: str, authorization: Authorization) -> None:
         self._topics = topics
         self._broker_id = broker_id
+        self._authorization = authorization
 
     async def stored(self, namespace: str) -> list[TopicName]:
         return await self._topics.logs.stored(namespace)
@@ -112,33 +125,37 @@ class OwnedTopics:
 
     async def delete_subscription(self, topic: TopicName, name: str, *, force: bool) -> None:
         if not topic.persistent:
-            self._delete_volatile(
-                (await self._topics.non_persistent.get(topic, create=False)), name, force=force
-            )
+            await self._delete_volatile(topic, name, force=force)
             return
-        served, subscription = await self._subscription(topic, name)
+        served, subscription = await self.subscription(topic, name)
         if subscription.consumers and not force:
             raise PreconditionError(_in_use(name, len(subscription.consumers)))
         await served.subscriptions.remove(subscription)
 
-    def _delete_volatile(self, topic: NonPersistentTopic, name: str, *, force: bool) -> None:
-        subscription = topic.subscriptions.get(name)
+    async def _delete_volatile(self, topic: TopicName, name: str, *, force: bool) -> None:
+        async def find() -> NonPersistentSubscription:
+            served = await self._topics.non_persistent.get(topic, create=False)
+            return served.subscriptions.get(name)
+
+        subscription = await find()
+        if await self._check_reader(topic, name, subscription.reader_of):
+            subscription = await find()
         if not force:  # It has consumers, because it would not exist without them.
             raise PreconditionError(_in_use(name, len(subscription.consumers)))
         subscription.drop()
 
     async def skip_all(self, topic: TopicName, name: str) -> None:
-        _, subscription = await self._subscription(topic, name)
+        _, subscription = await self.subscription(topic, name)
         await subscription.skip_all()
 
     async def reset_to(self, topic: TopicName, name: str, start: Start) -> None:
-        served, subscription = await self._subscription(topic, name)
+        served, subscription = await self.subscription(topic, name)
 
         _check_partition(topic, start)
         await subscription.move(partial(_target, served, start))
 
     async def reset_to_time(self, topic: TopicName, name: str, publish_time_ms: int) -> None:
-        served, subscription = await self._subscription(topic, name)
+        served, subscription = await self.subscription(topic, name)
 
         async def find() -> Target:
             return await served.position_of_time(publish_time_ms), None
@@ -148,9 +165,34 @@ class OwnedTopics:
     async def get(self, topic: TopicName) -> Topic:
         return await self._topics.get(topic, create=False)
 
-    async def _subscription(self, topic: TopicName, name: str) -> tuple[Topic, Subscription]:
+    async def subscription(self, topic: TopicName, name: str) -> tuple[Topic, Subscription]:
+        """Return a subscription that the sender of the request may work on, and its topic.
+
+        Raise AuthorizationError if it is that of a reader of another role.
+        """
         served = await self.get(topic)
-        return served, served.subscriptions.get(name)
+        found = served.subscriptions.get(name)
+        if await self._check_reader(topic, name, found.reader_of):
+            served = await self.get(topic)
+            found = served.subscriptions.get(name)
+        return served, found
+
+    async def _check_reader(self, topic: TopicName, name: str, reader_of: str) -> bool:
+        """Raise AuthorizationError if the reader is of another role than the request.
+
+        Return True if that was asked, so that the subscription may be another one by now.
+        """
+        caller = CALLER.get()
+        if not reader_of or caller is None or caller.role == reader_of:
+            return False
+        try:
+            await self._authorization.check(caller, Right.ADMIN, of_topic(topic))
+        except AuthorizationError:
+            raise AuthorizationError(
+                f"the subscription {name} is that of a reader of another role: ask as that role, or"
+                " as an administrator of the tenant"
+            ) from None
+        return True
 
 
 def _start_position(topic: Topic, start: Start) -> Position:

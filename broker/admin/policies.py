@@ -194,7 +194,11 @@ async def _remove_of_namespace(path: PolicyPath, call: OpsCall) -> None:
 
 
 async def _value(path: PolicyPath, call: OpsCall) -> object:
-    """Return the value that the request sets; None if it means that there is none."""
+    """Return the value that the request sets; None if it means that there is none.
+
+    A record of Pulsar may have -1 for a limit that is not set.  A request for -1 is refused, as it
+    is by Pulsar: DELETE removes a limit.
+    """
     if path.query and (text := call.query(path.query)):
         try:
             value: object = int(text)
@@ -202,6 +206,10 @@ async def _value(path: PolicyPath, call: OpsCall) -> object:
             raise PreconditionError(f"{path.query} must be a number, not {text!r}") from None
     else:
         value = await call.optional_body(cast("type[object]", Any))
+    if value == -1 and path.policy.says_nothing(value):
+        raise PreconditionError(
+            f"the policy {path.policy} cannot be -1: set it to 0 or more, or remove it (DELETE)"
+        )
     if path.policy.says_nothing(value):
         return None
     call.parts.replicas.check(path.policy, value)

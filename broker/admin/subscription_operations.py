@@ -457,8 +457,7 @@ class SubscriptionOperations:
         return [name for name in names if await operations.policies.bundle_of(name) == wanted]
 
     async def _subscription(self, topic: TopicName, name: str) -> tuple[Topic, Subscription]:
-        served = await self._operations.owned.get(topic)
-        return served, served.subscriptions.get(name)
+        return await self._operations.owned.subscription(topic, name)
 
 
 def _path(name: str) -> str:

@@ -9,6 +9,8 @@ import msgspec
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 Bytes: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+Limit: TypeAlias = Annotated[int, msgspec.Meta(ge=-1, le=(1 << 31) - 1)]
+LongLimit: TypeAlias = Annotated[int, msgspec.Meta(ge=-1, le=(1 << 63) - 1)]
 Amount: TypeAlias = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
 SubscriptionType: TypeAlias = Literal["Exclusive", "Shared", "Failover", "Key_Shared"]
 CompatibilityStrategy: TypeAlias = Literal[
@@ -43,13 +45,11 @@ class Checked(Protocol):
 class Retention(msgspec.Struct, frozen=True):
     """How long acknowledged data are kept.  -1 means no limit; 0 for both keeps nothing."""
 
-    retentionTimeInMinutes: int  # noqa: N815 - Pulsar's keys
-    retentionSizeInMB: int  # noqa: N815
+    retentionTimeInMinutes: Limit  # noqa: N815 - Pulsar's keys
+    retentionSizeInMB: LongLimit  # noqa: N815
 
     def check(self) -> None:
         minutes, megabytes = self.retentionTimeInMinutes, self.retentionSizeInMB
-        if minutes < -1 or megabytes < -1:
-            raise ValueError("retention: -1 means no limit; a smaller value is not valid")
         if (minutes == 0) != (megabytes == 0):
             raise ValueError("retention: time and size must both be 0, or neither")
 
@@ -57,9 +57,9 @@ class Retention(msgspec.Struct, frozen=True):
 class Persistence(msgspec.Struct, frozen=True):
     """How many copies of the entries of a topic are kept."""
 
-    bookkeeperEnsemble: int  # noqa: N815
-    bookkeeperWriteQuorum: int  # noqa: N815
-    bookkeeperAckQuorum: int  # noqa: N815
+    bookkeeperEnsemble: Count  # noqa: N815
+    bookkeeperWriteQuorum: Count  # noqa: N815
+    bookkeeperAckQuorum: Count  # noqa: N815
     managedLedgerMaxMarkDeleteRate: float = 0.0  # noqa: N815
 
     def check(self) -> None:
@@ -74,7 +74,7 @@ class DelayedDelivery(msgspec.Struct, frozen=True, rename="camel"):
     The tick is how late Pulsar may be.  This broker is not late by a tick, so it only keeps it.
     """
 
-    tick_time: Annotated[int, msgspec.Meta(ge=1)] = 1000
+    tick_time: Annotated[int, msgspec.Meta(ge=1, le=1 << 62)] = 1000
     active: bool = True
     max_delivery_delay_in_millis: Bytes = 0
 
@@ -84,7 +84,7 @@ class AutoTopicCreation(msgspec.Struct, frozen=True, rename="camel"):
 
     allow_auto_topic_creation: bool = False
     topic_type: Literal["partitioned", "non-partitioned"] | None = None
-    default_num_partitions: int | None = None
+    default_num_partitions: Count | None = None
 
     @property
     def partitions(self) -> int:
@@ -107,8 +107,8 @@ class AutoSubscriptionCreation(msgspec.Struct, frozen=True, rename="camel"):
 class PublishRate(msgspec.Struct, frozen=True, rename="camel"):
     """How much all producers of a topic together may send in a second.  Below 1: no limit."""
 
-    publish_throttling_rate_in_msg: int = -1
-    publish_throttling_rate_in_byte: int = -1
+    publish_throttling_rate_in_msg: Amount = -1
+    publish_throttling_rate_in_byte: Amount = -1
 
 
 Period: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=(1 << 31) - 1)]
@@ -139,6 +139,7 @@ class SubscribeRate(msgspec.Struct, frozen=True, rename="camel"):
     rate_period_in_second: Period = 30
 
 
+Seconds: TypeAlias = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 QuotaPolicy: TypeAlias = Literal[
     "producer_request_hold", "producer_exception", "consumer_backlog_eviction"
 ]
@@ -150,8 +151,8 @@ class BacklogQuota(msgspec.Struct, frozen=True, rename="camel"):
     Only the limit of the quota's own type counts.  Below 0: no limit.
     """
 
-    limit_size: int = -1  # bytes
-    limit_time: int = -1  # seconds
+    limit_size: Amount = -1  # bytes
+    limit_time: Seconds = -1  # seconds
     policy: QuotaPolicy = "producer_request_hold"
 
 
@@ -164,5 +165,5 @@ class InactiveTopics(msgspec.Struct, frozen=True, rename="camel"):
     """If topics that nobody uses are deleted, and after how many seconds."""
 
     inactive_topic_delete_mode: InactiveMode = "delete_when_no_subscriptions"
-    max_inactive_duration_seconds: Annotated[int, msgspec.Meta(ge=1)] = 60
+    max_inactive_duration_seconds: Period = 60
     delete_while_inactive: bool = False

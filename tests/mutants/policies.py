@@ -356,4 +356,28 @@ MUTANTS = [
         replacement=Edit("all(", "any("),
         caught_by="tests:tests/broker/control/test_policies.py -k ask_for_more_copies",
     ),
+    Mutant(
+        id="P98",
+        rule="a limit of -1 is refused, as by Pulsar -> it removes the limit without a word",
+        module="daybook.broker.admin.policies",
+        name="_value",
+        replacement=Edit("if value == -1 and path.policy.says_nothing(value):", "if False:"),
+        caught_by="tests:tests/broker/control/test_policies.py -k neither_negative",
+    ),
+    Mutant(
+        id="P99",
+        rule="a namespace is unloaded to a live broker only -> the destination is not looked at",
+        module="daybook.broker.admin.bundle_operations",
+        name="BundleOperations.unload_namespace",
+        replacement=Edit("destination=destination, ", ""),
+        caught_by="tests:tests/broker/control/test_admin.py -k unloaded_to_the_broker",
+    ),
+    Mutant(
+        id="P99 owner",
+        rule="the owner of a bundle learns its destination -> it chooses one itself",
+        module="daybook.broker.admin.bundle_operations",
+        name="BundleOperations._unload_anywhere",
+        replacement=Edit("if destination else {}", "if False else {}"),
+        caught_by="tests:tests/broker/control/test_admin.py -k unloaded_to_the_broker",
+    ),
 ]

@@ -642,4 +642,22 @@ MUTANTS = [
         replacement=Edit("if await authorization.demands_prefix(namespace)", "if True"),
         caught_by=f"{_TESTS}/test_readers.py -k share_a_short_name",
     ),
+    Mutant(
+        id="SE89",
+        rule="REST reaches no reader of another role -> every role that may consume empties it",
+        module="daybook.broker.admin.owned_topics",
+        name="OwnedTopics._check_reader",
+        replacement=Edit("or caller.role == reader_of:", "or True:"),
+        caught_by=f"{_TESTS}/test_readers_over_rest.py -k another_role",
+    ),
+    Mutant(
+        id="SE90",
+        rule="the volatile subscription of a reader is its role's over REST -> only the other ones",
+        module="daybook.broker.admin.owned_topics",
+        name="OwnedTopics._delete_volatile",
+        replacement=Edit(
+            "if await self._check_reader(topic, name, subscription.reader_of):", "if False:"
+        ),
+        caught_by=f"{_TESTS}/test_readers_over_rest.py -k another_role",
+    ),
 ]

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
+from typing import Any, cast
 
 import pytest
 import trio
@@ -43,7 +44,7 @@ class MadeUpTopics(OwnedTopics):
     """Topics without data; `shared` is the state that all brokers see."""
 
     def __init__(self, shared: set[str], broker: ControlPlane) -> None:
-        super().__init__(broker.topics, broker.identity.broker_id)
+        super().__init__(broker.topics, broker.identity.broker_id, cast("Any", None))
         self.shared = shared
         self.done: list[tuple[str, ...]] = []
         self.subscribed: dict[str, list[str]] = {}
@@ -526,6 +527,28 @@ async def test_a_bundle_is_unloaded_where_it_is() -> None:
         assert one.broker.ownership.owned == []
         with pytest.raises(NotFoundError):
             await one("PUT", f"{NAMESPACES}/public/default/0x0_0x1/unload")
+
+
+async def test_a_namespace_is_unloaded_to_the_broker_that_is_named() -> None:
+    async with two_brokers() as admins:
+        one, two = await owner_and_other(admins, "orders")
+        (bundle,) = one.broker.ownership.owned
+        unload = f"{NAMESPACES}/public/default/unload"
+        for admin in (one, two):
+            for path in (unload, unload.replace("default/", f"default/{bundle.split('/')[2]}/")):
+                with pytest.raises(PreconditionError, match="name another live broker"):
+                    await admin("PUT", path, destinationBroker="evil.example:80")
+        await one("PUT", f"{NAMESPACES}/public/idle")  # No broker owns a bundle of it.
+        with pytest.raises(PreconditionError, match="name another live broker"):
+            await one(
+                "PUT", f"{NAMESPACES}/public/idle/unload", destinationBroker="evil.example:80"
+            )
+        assert one.broker.ownership.owned == [bundle]
+        here, there = (each.broker.identity.broker_id for each in (one, two))
+        await two("PUT", unload, destinationBroker=here)
+        assert one.broker.topics.closed == []
+        await two("PUT", unload, destinationBroker=there)
+        assert two.broker.ownership.owned == [bundle]
 
 
 async def test_a_namespace_with_topics_is_deleted_only_by_force() -> None:

@@ -286,6 +286,46 @@ async def test_retention_and_quotas_have_to_fit_together() -> None:
             await one("POST", f"{base}/retention", {**retention, "retentionSizeInMB": -1})
 
 
+@pytest.mark.parametrize("value", [-1, -2, 10**30])
+async def test_a_limit_is_neither_negative_nor_beyond_what_pulsar_can_read(value: int) -> None:
+    async with two_brokers() as admins:
+        one, _ = await owner_and_other(admins, "t")
+        await one("PUT", f"{TOPICS}/t")
+        for base, paths in ((NAMESPACE, rest.NAMESPACE), (f"{TOPICS}/t", rest.TOPIC)):
+            limits = [path for path, each in paths.items() if -1 in each.policy.unset]
+            assert {"messageTTL", "compactionThreshold", "maxConsumersPerSubscription"} < {*limits}
+            for path in limits:
+                with pytest.raises(PreconditionError, match=f"{paths[path].policy} "):
+                    await one("POST", f"{base}/{path}", value)
+                assert await one("GET", f"{base}/{path}") is None
+        with pytest.raises(PreconditionError, match="message_ttl"):
+            await one("POST", f"{TOPICS}/t/messageTTL", messageTTL=str(value))
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "wrong"),
+    [
+        ("retention", "retentionTimeInMinutes", 10**30),
+        ("retention", "retentionTimeInMinutes", 1 << 31),
+        ("retention", "retentionTimeInMinutes", -2),
+        ("retention", "retentionSizeInMB", 1 << 63),
+        ("delayedDelivery", "tickTime", 10**30),
+        ("publishRate", "publishThrottlingRateInMsg", 10**30),
+        ("backlogQuota", "limitSize", 10**30),
+        ("backlogQuota", "limitTime", 1 << 31),
+        ("inactiveTopicPolicies", "maxInactiveDurationSeconds", 1 << 31),
+    ],
+)
+async def test_a_number_beyond_what_pulsar_can_read_is_refused(
+    path: str, field: str, wrong: int
+) -> None:
+    rest_of_it = {"retentionTimeInMinutes": 1, "retentionSizeInMB": 1}
+    value = {**(rest_of_it if path == "retention" else {}), field: wrong}
+    async with two_brokers() as (one, _):
+        with pytest.raises(PreconditionError, match=rf"Expected `int` [<>]= .*{field}"):
+            await one("POST", f"{NAMESPACE}/{path}", value)
+
+
 async def test_the_ttl_of_a_topic_is_a_parameter_of_the_request() -> None:
     async with two_brokers() as admins:
         one, _ = await owner_and_other(admins, "t")
