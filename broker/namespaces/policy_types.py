@@ -50,6 +50,8 @@ class Retention(msgspec.Struct, frozen=True):
 
     def check(self) -> None:
         minutes, megabytes = self.retentionTimeInMinutes, self.retentionSizeInMB
+        if minutes < -1 or megabytes < -1:
+            raise ValueError("retention: -1 means no limit; a smaller value is not valid")
         if (minutes == 0) != (megabytes == 0):
             raise ValueError("retention: time and size must both be 0, or neither")
 
