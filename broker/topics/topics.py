@@ -586,16 +586,17 @@ class Topics:
             self._load_failed(name, load, refused)
         except Exception as bug:  # All other topics are unaffected.
             self.bugs.note(name, "loading it", bug)
-            error = UnavailableError(
-                f"this broker cannot load {name} because of a bug; its log has the reason"
-            )
-            self._load_failed(name, load, error)
+            self._load_failed(name, load, _cannot_load(name))
         else:
             del progress  # This task lives as long as the topic.
             self._by_load[load] = topic
             # If the topic fails, it is dropped, and all other topics are unaffected.
             with self.contained(topic, "serving it"):
                 await topic.run(partial(self._runs, topic, load))
+            if self._by_load.get(load) is topic and self._loaded.get(name.full) is not topic:
+                # It failed before anybody got it, and those who wait for it must not wait on.
+                del self._by_load[load]
+                self._load_failed(name, load, _cannot_load(name))
 
     def _runs(self, topic: Topic, load: int) -> None:
         """Give a topic to those who wait for it: it runs."""
@@ -739,3 +740,9 @@ class Topics:
 
     def _spread(self) -> float:
         return self._rng.uniform(*_SPREAD)
+
+
+def _cannot_load(name: TopicName) -> UnavailableError:
+    return UnavailableError(
+        f"this broker cannot load {name} because of a bug; its log has the reason"
+    )

@@ -85,6 +85,23 @@ async def test_a_bug_of_a_topic_that_changes_its_policies_costs_that_topic(
         await check_damage(cluster, good)
 
 
+async def test_a_topic_that_fails_before_it_runs_is_refused_and_loads_again(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, the clients that had asked for it waited until they gave up, and so did later ones."""
+    async with open_broker() as cluster:
+        good, bad = await cluster.client(), await cluster.client()
+        await good.producer(1, topic=GOOD)
+        with monkeypatch.context() as patch:
+            patch.setattr(Topic, "run", fails_later)
+            began_s = trio.current_time()
+            refused = await bad.producer(1, topic=BAD)
+            assert isinstance(refused, pb.CommandError)
+            assert refused.error == pb.ServiceNotReady
+            assert trio.current_time() - began_s < 5
+        await check_damage(cluster, good)
+
+
 async def test_a_bug_where_idle_topics_are_looked_for_costs_one_topic(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

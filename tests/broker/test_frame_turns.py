@@ -147,3 +147,44 @@ async def test_a_flood_over_many_connections_is_carried_out_in_pieces(
         # Half of them without waiting, half by turns; and the counter may see two passes as one.
         assert max(of_passes) <= 4 * COST_MAX + FRAMES_PER_TURN
         nursery.cancel_scope.cancel()
+
+
+async def test_the_rest_of_what_a_client_has_sent_is_dropped_once_it_is_lost(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carried_out = 0
+    handle = handlers.Handlers._handle
+
+    def loses(self: handlers.Handlers, *arguments: object) -> None:
+        nonlocal carried_out
+        carried_out += 1
+        handle(self, *arguments)  # type: ignore[arg-type]
+        self._connection._frames.close("a send has failed")
+
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        monkeypatch.setattr(handlers.Handlers, "_handle", loses)
+        client.frames.send([encode(pb.CommandSeek(consumer_id=9, request_id=1)) * 500])
+        await client.wait_closed()
+        assert carried_out == FRAMES_PER_TURN
+
+
+async def test_a_client_whose_turn_is_late_gets_signs_of_life_and_is_not_taken_for_silent(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def gives_no_turns(_: FrameTurns) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(FrameTurns, "run", gives_no_turns)
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        turns = cluster.broker.context.frame_turns
+        turns.spend(COST_MAX, 0)
+        client.tell(pb.CommandPing())
+        await trio.sleep(3.5)
+        assert len(client.bodies(pb.CommandPing)) == 3
+        assert not client.bodies(pb.CommandPong)
+        await trio.sleep(200)  # longer than a client may be silent
+        assert not client.frames.closed
+        turns._grant()
+        await client.wait(pb.CommandPong)

@@ -6,6 +6,30 @@ _BROKER = "tests:tests/broker"
 
 MUTANTS = [
     Mutant(
+        id="AN55",
+        rule="the rest of what a client has sent is dropped once it is lost -> it is carried out",
+        module="daybook.broker.service.handlers",
+        name="Handlers._receive",
+        replacement=Edit("if connection.is_lost:", "if False:"),
+        caught_by=f"{_BROKER}/test_frame_turns.py -k is_lost",
+    ),
+    Mutant(
+        id="AN56",
+        rule="a client whose turn is late is not taken for silent -> it is cut",
+        module="daybook.broker.service.handlers",
+        name="Handlers._wait_turn",
+        replacement=Edit("self._connection.reading = False", "pass"),
+        caught_by=f"{_BROKER}/test_frame_turns.py -k signs_of_life",
+    ),
+    Mutant(
+        id="AN57",
+        rule="a client whose turn is late gets signs of life -> none",
+        module="daybook.broker.service.frame_turns",
+        name="FrameTurns.wait",
+        replacement=Edit("late()", "pass"),
+        caught_by=f"{_BROKER}/test_frame_turns.py -k signs_of_life",
+    ),
+    Mutant(
         id="AN50",
         rule="connections of all clients carry out a bounded amount at once -> each has a bound",
         module="daybook.broker.service.frame_turns",

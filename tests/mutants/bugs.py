@@ -9,6 +9,14 @@ _LOGS = "tests:tests/managed_ledger/test_bugs.py"
 
 MUTANTS = [
     Mutant(
+        id="BUG10",
+        rule="a topic that fails before it runs is refused to those who wait -> they wait on",
+        module="daybook.broker.topics.topics",
+        name="Topics._load",
+        replacement=Edit("self._by_load.get(load) is topic and", "False and"),
+        caught_by=f"{_TESTS} -k before_it_runs",
+    ),
+    Mutant(
         id="BUG1",
         rule="a bug in the work for a topic ends that topic -> the whole broker",
         module=_BUGS,
