@@ -62,8 +62,10 @@ class Load:
     @contextmanager
     def opened(self, **given: object) -> Iterator[None]:
         self.do("open", **given)
-        yield
-        self.do("close")
+        try:
+            yield
+        finally:
+            self.do("close")
 
     @property
     def pids(self) -> list[int]:

@@ -2,6 +2,9 @@
 
 import io
 import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from rich.console import Console
@@ -21,8 +24,10 @@ from bench.brokers.lines import (
     warning,
 )
 from bench.brokers.python_load import serve
-from bench.brokers.rounds import Sizes, Turn
+from bench.brokers.rounds import Run, Sizes, Turn
+from bench.brokers.systems import System
 from bench.spark.lines import Used
+from tests.interop.peer import PeerError
 
 
 def filled(line: Line, **rounds: list[float]) -> Line:
@@ -63,6 +68,27 @@ def shown(table: object) -> str:
     text = io.StringIO()
     Console(file=text, width=200).print(table)
     return text.getvalue()
+
+
+def test_a_turn_that_fails_is_told_and_does_not_end_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run([], tmp_path, Sizes(rounds=2), sys.executable)
+    run.systems = {name: cast("System", SimpleNamespace(name=name)) for name in (DAYBOOK, KAFKA)}
+    monkeypatch.setattr(run, "settle", lambda: None)
+    turns: list[str] = []
+
+    def turn(system: System) -> Turn:
+        turns.append(system.name)
+        if turns == [DAYBOOK, KAFKA]:
+            raise PeerError("send", "error 0 IllegalStateException 7 messages were not stored")
+        return Turn(figures={"p50, ms": 1.0})
+
+    run.take_turns("alone", turn, systems=[DAYBOOK, KAFKA], limit=None, rehearse=False)
+    assert turns == [DAYBOOK, KAFKA, KAFKA, DAYBOOK]
+    (line,) = run.lines.all()
+    assert line.values == {DAYBOOK: {0: 1.0, 1: 1.0}, KAFKA: {1: 1.0}}
+    assert "alone, Kafka: a turn failed" in capsys.readouterr().out
 
 
 def test_figures_and_conditions_have_tables_of_their_own() -> None:
