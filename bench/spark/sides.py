@@ -85,6 +85,7 @@ class Sides:
         self.rounds = rounds
         self._warm_s = warm_s  # for which a way is used before its turns count
         self.directory = directory
+        self.more_kafka: list[int] = []  # processes of another cluster of Kafka
         self._filled: set[str] = set()
         self._warmed: dict[str, float] = {}  # seconds, by kind of case and way
         self._stack = ExitStack()
@@ -113,10 +114,17 @@ class Sides:
         """Create a topic in both systems."""
         with blocking.connect_admin(self.daybook.admin_url) as admin:
             admin.create_topic(topic, partitions=partitions)
+        self.create_in_kafka(self.kafka.address, topic, partitions, copies=1)
+
+    def create_in_kafka(
+        self, address: str, topic: str, partitions: int, *, copies: int, **settings: str
+    ) -> None:
         java: Any = self.spark.sparkContext._jvm  # noqa: SLF001  the way to the JVM
         admin_class = java.org.apache.kafka.clients.admin.Admin
-        kafka_admin = admin_class.create(self._properties())
-        new = java.org.apache.kafka.clients.admin.NewTopic(topic, partitions, java.Short("1"))
+        kafka_admin = admin_class.create(self._properties(address))
+        new_topic = java.org.apache.kafka.clients.admin.NewTopic
+        new = new_topic(topic, partitions, java.Short(str(copies)))
+        new.configs({name.replace("_", "."): value for name, value in settings.items()})
         kafka_admin.createTopics(java.java.util.List.of(new)).all().get()
         kafka_admin.close()
 
@@ -197,7 +205,7 @@ class Sides:
 
     def kafka_producer(self) -> Any:  # noqa: ANN401  Kafka's own
         java: Any = self.spark.sparkContext._jvm  # noqa: SLF001  the way to the JVM
-        properties = self._properties()
+        properties = self._properties(self.kafka.address)
         for part in ("key", "value"):
             kind = "org.apache.kafka.common.serialization.ByteArraySerializer"
             properties.put(f"{part}.serializer", kind)
@@ -209,10 +217,10 @@ class Sides:
         record = java.org.apache.kafka.clients.producer.ProducerRecord(topic, bytearray(VALUE))
         producer.send(record).get()
 
-    def _properties(self) -> Any:  # noqa: ANN401
+    def _properties(self, address: str) -> Any:  # noqa: ANN401
         java: Any = self.spark.sparkContext._jvm  # noqa: SLF001  the way to the JVM
         properties = java.java.util.HashMap()
-        properties.put("bootstrap.servers", self.kafka.address)
+        properties.put("bootstrap.servers", address)
         return properties
 
     # -- turns
@@ -252,7 +260,7 @@ class Sides:
                 found[kind].append(int(part["pid"]))
         gateway: Any = self.spark.sparkContext._gateway  # noqa: SLF001
         jvm: int = gateway.proc.pid
-        found["kafka"] = [self.kafka.pid]
+        found["kafka"] = [self.kafka.pid, *self.more_kafka]
         found["jvm"] = [jvm]
         found["workers"] = descendants(jvm)
         return found

@@ -1,9 +1,11 @@
 """The sinks: a batch write of all rows, and the commit of small micro-batches."""
 
 import time
+from contextlib import closing
 from datetime import datetime
 from typing import Any
 
+from bench.brokers.systems import Kafka as ThreeBrokers
 from bench.peers.rows import Demand
 from bench.spark.lines import Found, Line
 from bench.spark.sides import CORES, DAYBOOK, KAFKA, Sides
@@ -11,6 +13,7 @@ from bench.spark.streaming import new_checkpoint, progress_of
 from tests.harness.processes import wait_until
 
 ONCE, AT_LEAST = f"{DAYBOOK}, exactly once", f"{DAYBOOK}, at least once"
+KAFKA_COPIES = f"{KAFKA}, three copies"
 _PARTITIONS = 4
 _OF_KAFKA = 0.7
 _COMMIT_MS = 300.0
@@ -20,27 +23,41 @@ _SKIPPED = 3
 
 
 def write(sides: Sides) -> Found:
-    """Write the rows to four partitions by key, in two tasks, with the defaults of each sink."""
+    """Write the rows to four partitions by key, in two tasks, with the defaults of each sink.
+
+    Kafka keeps one copy, as in the other cases, and in a second cluster three copies, as Daybook
+    does.  Two copies have a row before its sender has the answer; Kafka syncs none of them.
+    """
     case, topic = "batch write", "written"
     sides.create(topic, _PARTITIONS)
-    lines = {way: Line(case, way, "rows/s", sides.rows) for way in (ONCE, AT_LEAST, KAFKA)}
+    ways = (ONCE, AT_LEAST, KAFKA, KAFKA_COPIES)
+    lines = {way: Line(case, way, "rows/s", sides.rows) for way in ways}
+    with closing(ThreeBrokers(sides.directory / "kafka-copies")) as copies:
+        sides.more_kafka = copies.pids()["broker"]
+        sides.create_in_kafka(copies.url, topic, _PARTITIONS, copies=3, min_insync_replicas="2")
 
-    def turn(way: str) -> float:
-        format_, options = _sink(sides, way, topic)
-        rows = sides.new_rows(sides.rows).select("key", "value")
-        began = time.perf_counter()
-        rows.write.format(format_).mode("append").options(**options).save()
-        return sides.rows / (time.perf_counter() - began)
+        def turn(way: str) -> float:
+            format_, options = _sink(sides, way, topic)
+            if way == KAFKA_COPIES:
+                options["kafka.bootstrap.servers"] = copies.url
+            rows = sides.new_rows(sides.rows).select("key", "value")
+            began = time.perf_counter()
+            rows.write.format(format_).mode("append").options(**options).save()
+            return sides.rows / (time.perf_counter() - began)
 
-    sides.in_turns(lines, turn)
+        sides.in_turns(lines, turn)
+        sides.more_kafka = []
+
+    def ratio(way: str, other: str) -> float:
+        return lines[way].median / lines[other].median
+
+    what, what_copies = "of Kafka's sink, at least once", "of Kafka's sink with three copies"
     demands = {
-        f"{case}, exactly once": Demand(
-            "of Kafka's sink, at least once",
-            lines[ONCE].median / lines[KAFKA].median,
-            at_least=_OF_KAFKA,
-        ),
-        f"{case}, at least once": Demand(
-            "of Kafka's sink", lines[AT_LEAST].median / lines[KAFKA].median
+        f"{case}, exactly once": Demand(what, ratio(ONCE, KAFKA), at_least=_OF_KAFKA),
+        f"{case}, at least once": Demand(what, ratio(AT_LEAST, KAFKA)),
+        f"{case}, exactly once, as many copies": Demand(what_copies, ratio(ONCE, KAFKA_COPIES)),
+        f"{case}, at least once, as many copies": Demand(
+            what_copies, ratio(AT_LEAST, KAFKA_COPIES)
         ),
     }
     return Found(list(lines.values()), demands)
@@ -102,7 +119,7 @@ def _stage_ends_ms(sides: Sides) -> list[float]:
 
 
 def _sink(sides: Sides, way: str, topic: str) -> tuple[str, dict[str, str]]:
-    if way == KAFKA:
+    if way in (KAFKA, KAFKA_COPIES):
         return "kafka", {"kafka.bootstrap.servers": sides.kafka.address, "topic": topic}
     options = {"service.url": sides.daybook.service_url, "topic": topic}
     if way == ONCE:
