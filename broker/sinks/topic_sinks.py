@@ -18,6 +18,7 @@ from functools import partial
 import trio
 
 from daybook.bookie.errors import LedgerError
+from daybook.bookie.ledger.client import LedgerReader
 from daybook.broker.errors import BrokerError, UnavailableError
 from daybook.broker.protocol.deduplication import EntryIds
 from daybook.broker.topics.stored_topic import StoredTopic
@@ -224,8 +225,14 @@ class TopicSinks:
         topic = self._topic
         sequence = next_to_append(pending.share, known.appended)
         pieces = manifest.pieces_from(topic.name.full, sequence)
+        reader: LedgerReader | None = None
         for staged, at, last, sequence in pieces:
-            reader = await self._sinks.ledgers.open(staged.ledger_id, pending.sink, staged.attempt)
+            # A task has staged many pieces for each partition.  A copy that moves meanwhile ends
+            # a read, and the next try opens the ledger again.
+            if reader is None or reader.ledger_id != staged.ledger_id:
+                reader = await self._sinks.ledgers.open(
+                    staged.ledger_id, pending.sink, staged.attempt
+                )
             while at <= last:
                 for entry in await reader.read(at, last, max_bytes=_READ_BYTES):
                     await topic.log.wait_room()

@@ -1,5 +1,8 @@
 """A process returns memory when most of many connections have gone."""
 
+import subprocess
+import sys
+
 from daybook.wire.process import Crowd, Leftovers
 
 
@@ -42,3 +45,28 @@ def test_a_collection_waits_until_as_many_have_gone_as_are_left() -> None:
     for gone in range(1, 9000):  # noqa: B007  the call back reads it
         leftovers.left(4000)
     assert given_back == [4000, 8000]
+
+
+_GROWS = """
+import gc
+from daybook.wire.process import settle
+
+settle()
+seen = []
+
+def look(phase, info):
+    if phase == "start":
+        seen.append(sum(len(gc.get_objects(each)) for each in range(info["generation"] + 1)))
+
+gc.callbacks.append(look)
+kept = [[] for _ in range(500_000)]
+print(len(seen), max(seen))
+"""
+
+
+def test_a_server_that_grows_never_stops_for_all_that_is_new() -> None:
+    # A collection of everything that came since the start would look at 500,000 objects.
+    found = subprocess.run([sys.executable, "-c", _GROWS], check=True, capture_output=True)
+    passes, most = map(int, found.stdout.split())
+    assert passes > 20
+    assert most < 50_000

@@ -19,7 +19,8 @@ def appended(file: PreallocatedFile, pieces: list[bytes]) -> bytes:
 @pytest.mark.parametrize("seed", range(8))
 def test_what_was_appended_is_there_and_zeros_behind_it(tmp_path: Path, seed: int) -> None:
     rng = Random(seed)
-    sizes = [rng.choice([1, 100, 4095, 4096, 4097, 70_000, 1 << 20]) for _ in range(40)]
+    sizes = [rng.choice([1, 100, 4095, 4096, 4097, 70_000, 1 << 20]) for _ in range(38)]
+    sizes += [5 << 20, 4 << 20]  # more than one write takes
     path = tmp_path / "log"
     file = PreallocatedFile(str(path))
     expected = appended(file, [rng.randbytes(size) for size in sizes])

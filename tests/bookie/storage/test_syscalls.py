@@ -69,6 +69,8 @@ async def test_what_is_appended_is_synced_last(tmp_path: Path, calls: Calls) -> 
     await appender.write([b"small"])
     assert calls.take()[-1] == "write and sync 0.log"
     await appender.write([b"x" * (3 << 20)])
+    assert calls.take() == ["write and sync 0.log"]
+    await appender.write([b"x" * (9 << 20)])  # more than one write takes
     assert calls.take()[-1] in ("sync 0.log", "write and sync 0.log")
     await appender.aclose()
 

@@ -2,7 +2,9 @@
 
 import pytest
 
+from daybook.bookie.ledger.client import LedgerReader
 from daybook.broker.errors import ConflictError
+from daybook.managed_ledger.sinks.ledgers import SinkLedgers
 from tests.broker.sinks.world import World, simulated
 
 BATCH = [[(0, "a0"), (1, "b0"), (0, "a1")], [], [(1, "b1"), (0, "a2")]]
@@ -23,6 +25,36 @@ def test_a_batch_is_applied_in_the_order_of_its_tasks() -> None:
         assert await world.read(0) == ["a0", "a1", "a2", "a3"]
         assert [p.next for p in (await world.roll_forward()).partitions] == [4, 3]
 
+    simulated(story)
+
+
+def test_an_owner_opens_a_staging_ledger_once_for_all_its_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: list[int] = []
+    open_ = SinkLedgers.open
+
+    async def counted(
+        ledgers: SinkLedgers, ledger_id: int, sink: str, attempt: str | None = None
+    ) -> LedgerReader:
+        if attempt is not None:
+            opened.append(ledger_id)
+        return await open_(ledgers, ledger_id, sink, attempt)
+
+    async def story(world: World) -> None:
+        tasks = [[(number % 2, f"{task}-{number}") for number in range(20)] for task in range(2)]
+        shares = await world.stage_all(0, tasks)
+        await world.commit(0, shares)
+        opened.clear()
+        assert (await world.roll_forward()).state == "APPLIED"
+        # Two partitions read both ledgers, in ten pieces each.
+        ledgers = sorted(share.ledger_id for share in shares if share is not None)
+        assert sorted(opened) == sorted(2 * ledgers)
+        for index in range(2):
+            expected = [text for task in tasks for number, text in task if number == index]
+            assert await world.read(index) == expected
+
+    monkeypatch.setattr(SinkLedgers, "open", counted)
     simulated(story)
 
 
