@@ -53,8 +53,8 @@ _FEW_BYTES = 16 << 10
 _QUICK_S = 0.004  # no seeking disk; on busy cores most of this time is waiting for a turn
 _BUFFERS_BYTES_MAX = 64 << 20
 BLOCK_BYTES = 4096
-# What fits is one synced write.  More takes several writes and a sync of its own: with 1 MB, groups
-# of little more cost a bookie a third more processor.
+# Bytes that fit are written and synced by one call.  Others take several writes and a sync of its
+# own: with 1 MB, groups of little more cost a bookie a third more processor.
 _STAGE_BYTES = 4 << 20
 _SMALL_BYTES = 64 << 10
 _ZEROS_BYTES = 4 << 20
