@@ -29,6 +29,8 @@ lag          how far queries are behind: a listener for Spark
 sink_options the options of the sink
 row_columns  the columns of a frame, as the sink takes them
 records      typed rows become plain ones, whose value is a record in JSON or Avro
+row_messages the messages of Arrow rows, made by columns; pure
+key_partitions the partitions of a column of keys; pure
 rows         Arrow rows become the messages of batches
 write_plan   a planned write, checked before anything is sent
 write        runs a task that writes: sends its rows, and waits for their receipts
@@ -54,6 +56,8 @@ _MODULES = {
     "load": "frames",
 }
 
+_NEEDED = ("pyspark", "pyarrow", "numpy", "xxhash")
+
 
 def __getattr__(name: str) -> object:
     """Import a name, and with it PySpark, on first use."""
@@ -62,7 +66,7 @@ def __getattr__(name: str) -> object:
     try:
         module = import_module(f"daybook.clients.spark.{_MODULES[name]}")
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in ("pyspark", "pyarrow"):
+        if error.name is None or error.name.partition(".")[0] not in _NEEDED:
             raise
         raise ModuleNotFoundError(
             f"daybook.spark needs {error.name}, which is not installed: install it with"
