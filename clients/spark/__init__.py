@@ -56,8 +56,6 @@ _MODULES = {
     "load": "frames",
 }
 
-_NEEDED = ("pyspark", "pyarrow", "numpy", "xxhash")
-
 
 def __getattr__(name: str) -> object:
     """Import a name, and with it PySpark, on first use."""
@@ -66,7 +64,7 @@ def __getattr__(name: str) -> object:
     try:
         module = import_module(f"daybook.clients.spark.{_MODULES[name]}")
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in _NEEDED:
+        if error.name is None or error.name.partition(".")[0] not in ("pyspark", "pyarrow"):
             raise
         raise ModuleNotFoundError(
             f"daybook.spark needs {error.name}, which is not installed: install it with"

@@ -21,9 +21,17 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from xxhash import xxh3_64_intdigest
 
 from daybook.clients.spark.row_columns import RowColumns
+
+try:
+    from xxhash import xxh3_64_intdigest
+except ModuleNotFoundError:
+    raise ModuleNotFoundError(
+        "Spark's sink needs xxhash, which is not installed: install it with"
+        " pip install 'daybook-mq[spark]', where the driver and the Python workers run",
+        name="xxhash",
+    ) from None
 
 _Numbers: TypeAlias = np.ndarray[Any, Any]
 
@@ -213,7 +221,7 @@ def _property_fields(names: pa.Array, values: pa.Array) -> pa.Array:
         if row is not None:
             name = names[row].as_py().decode(errors="replace")
             raise ValueError(
-                f"the header {name!r} of a row is not UTF-8, and properties are texts: encode it,"
+                f"the property {name!r} of a row is not UTF-8, and properties are texts: encode it,"
                 " for example by base64"
             )
     name_heads = _varints(_PROPERTY_NAME, byte_sizes(names))

@@ -229,6 +229,16 @@ def test_lists_that_are_null_may_have_elements() -> None:
         assert [single.properties for single, _ in messages(made)] == expected
 
 
+def test_a_property_that_is_not_utf_8_is_refused() -> None:
+    for name, value in [(b"n", b"\xff"), (b"\xff", b"v")]:
+        column = pa.MapArray.from_arrays(
+            [0, 1], pa.array([name]).view(pa.string()), pa.array([value]).view(pa.string())
+        )
+        rows = pa.RecordBatch.from_arrays([pa.array([b""]), column], names=["value", "properties"])
+        with pytest.raises(ValueError, match="of a row is not UTF-8, and properties are texts"):
+            encode(RowEncoder(RowColumns(0, properties=1), "two"), rows)
+
+
 def test_each_row_may_say_whether_its_key_is_bytes() -> None:
     types = [pa.binary(), pa.binary(), pa.bool_()]
     kinds = [(b"a", True), (b"a", False), (b"\xff", True), (b"\xff", None), (None, False)]
