@@ -29,6 +29,8 @@ lag          how far queries are behind: a listener for Spark
 sink_options the options of the sink
 row_columns  the columns of a frame, as the sink takes them
 records      typed rows become plain ones, whose value is a record in JSON or Avro
+row_messages the messages of Arrow rows, made by columns; pure
+key_partitions the partitions of a column of keys; pure
 rows         Arrow rows become the messages of batches
 write_plan   a planned write, checked before anything is sent
 write        runs a task that writes: sends its rows, and waits for their receipts

@@ -97,7 +97,9 @@ class RecordEncoder:
         values = self._values(parts, rows.num_rows, nulls)
         others = [rows.column(index) for index in columns.others]
         names = ["value", *(rows.schema.names[index] for index in columns.others)]
-        return pa.RecordBatch.from_arrays([pa.array(values, pa.binary()), *others], names=names)
+        return pa.RecordBatch.from_arrays(
+            [pa.array(values, pa.large_binary()), *others], names=names
+        )
 
     def _values(
         self, parts: Sequence[pa.Array], count: int, nulls: list[bool] | None

@@ -5,8 +5,11 @@ from tests.mutants.patch import Edit, Mutant
 _READ = "daybook.clients.spark.read"
 _WALK = "daybook.clients.spark.walk"
 _DIRECT = "daybook.clients.spark.direct"
+_ROWS = "daybook.clients.spark.rows"
+_MESSAGES = "daybook.clients.spark.row_messages"
 _BY_DIRECT = "tests:tests/clients/spark/test_direct.py"
 _BY_READ = "tests:tests/clients/spark/test_read.py"
+_BY_ROWS = "tests:tests/clients/spark/test_rows.py -k plain_encoder"
 
 MUTANTS = [
     Mutant(
@@ -72,5 +75,37 @@ MUTANTS = [
         name="StreamReader.latestOffset",
         replacement=Edit("self._target is not None", "False"),
         caught_by="tests:tests/clients/spark/test_source.py -k outage_for_its_end",
+    ),
+    Mutant(
+        id="SP09",
+        rule="rows of a partition keep their order -> those that wait come behind later ones",
+        module=_ROWS,
+        name="_Waiting.take",
+        replacement=Edit("self.parts)", "self.parts[::-1])"),
+        caught_by=_BY_ROWS,
+    ),
+    Mutant(
+        id="SP10",
+        rule="rows that do not fill a batch wait for the next ones -> they are lost",
+        module=_ROWS,
+        name="_cut",
+        replacement=Edit("if last > first", "if is_full and last > first"),
+        caught_by=_BY_ROWS,
+    ),
+    Mutant(
+        id="SP11",
+        rule="the hash of a task is that of all its rows -> that of its last Arrow batch",
+        module=_ROWS,
+        name="RowEncoder.add",
+        replacement=Edit("(self.hash + messages.hash_sum())", "messages.hash_sum()"),
+        caught_by=_BY_ROWS,
+    ),
+    Mutant(
+        id="SP12",
+        rule="a key that is given as bytes is base64 -> its filling stays in it",
+        module=_MESSAGES,
+        name="_base64",
+        replacement=Edit("fill > 1", "fill > 2"),
+        caught_by=_BY_ROWS,
     ),
 ]
