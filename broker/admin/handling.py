@@ -191,11 +191,14 @@ class Call(Generic[PartsT]):
 
     async def _content(self) -> bytes:
         if self._read is None:
-            content = bytearray()
+            pieces: list[bytes] = []
+            size = 0
             with trio.move_on_after(_BODY_TIMEOUT_S) as scope:
-                async for chunk in self._request.stream():
-                    content += chunk
-                    if len(content) > self._body_bytes_max:
+                async for piece in self._request.stream():
+                    size += len(piece)
+                    if piece:  # The last one is empty, and one piece alone is not copied.
+                        pieces.append(piece)
+                    if size > self._body_bytes_max:
                         raise BodyTooLargeError(
                             f"the body of the request may have at most {self._body_bytes_max}"
                             " bytes (http_body_bytes_max)"
@@ -204,7 +207,7 @@ class Call(Generic[PartsT]):
                 raise BadBodyError(
                     f"the body of the request did not arrive within {_BODY_TIMEOUT_S:g} s"
                 )
-            self._read = bytes(content)
+            self._read = b"".join(pieces)
         return self._read
 
 
