@@ -42,6 +42,7 @@ from daybook.wire.topics import TopicName, check_namespace, url_decode
 
 _HANDLER_TIMEOUT_S = 60.0
 _BODY_TIMEOUT_S = 10.0
+_BODY_BYTES_PER_S = 128 << 10  # Large bodies have more time in this measure.
 _READING = ("GET", "HEAD")
 # The paths whose answers grow with the number of topics, subscriptions or namespaces.
 _LISTS = (
@@ -196,6 +197,7 @@ class Call(Generic[PartsT]):
             with trio.move_on_after(_BODY_TIMEOUT_S) as scope:
                 async for piece in self._request.stream():
                     size += len(piece)
+                    scope.deadline += len(piece) / _BODY_BYTES_PER_S
                     if piece:  # The last one is empty, and one piece alone is not copied.
                         pieces.append(piece)
                     if size > self._body_bytes_max:
@@ -205,7 +207,8 @@ class Call(Generic[PartsT]):
                         )
             if scope.cancelled_caught:
                 raise BadBodyError(
-                    f"the body of the request did not arrive within {_BODY_TIMEOUT_S:g} s"
+                    f"the body of the request did not arrive within {_BODY_TIMEOUT_S:g} s, and a"
+                    f" second more for each {_BODY_BYTES_PER_S >> 10} KiB of it"
                 )
             self._read = b"".join(pieces)
         return self._read
