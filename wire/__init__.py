@@ -12,6 +12,7 @@ Read in this order:
     tls_files, tls      certificates as files; TLS over any stream
     arena, outbox       memory for received bytes; the queue of bytes to send
     connection          frames over a stream
+    http                the HTTP port; http_framing reads strictly, http_body has bodies of requests
     clock               SEAM wall clock
     metadata/           SEAM metadata store: ZooKeeper, or memory
     settings            a TOML file, overridden by the environment

@@ -138,11 +138,12 @@ def _split_metadata(payload: memoryview) -> tuple[pb.MessageMetadata, memoryview
         metadata = pb.MessageMetadata.FromString(bytes(payload[_SIZE_BYTES:end]))
     except DecodeError as error:
         raise MalformedError(f"the metadata of an entry cannot be parsed: {error}") from None
-    _check_metadata(metadata)
+    check_metadata(metadata)
     return metadata, payload[end:]
 
 
-def _check_metadata(metadata: pb.MessageMetadata) -> None:
+def check_metadata(metadata: pb.MessageMetadata) -> None:
+    """Raise MalformedError for metadata that consumers cannot read, or that lack a field."""
     if not metadata.IsInitialized():
         raise MalformedError(
             "the metadata of an entry lack the producer, the sequence id or the time"

@@ -19,7 +19,12 @@ A client that has its answer may still send the rest of its request.  That is re
 lose the answer.
 
 The requests of one connection are handled one at a time, and at most `_READ_BYTES` of them are read
-ahead.  When an answer cannot be sent, the connection ends at once with all that is left of them.
+ahead.  While the application waits for a body whose length is known, `_BODY_READ_BYTES` are read at
+a time.  At most `PIECES_MAX` pieces of `_READ_BYTES` wait for an application that does not read
+(`wire.http_body`).  So a connection holds 0.4 MiB at most, and `CONNECTIONS_MAX` of them 0.1 GiB,
+in addition to what applications keep of their bodies.
+
+When an answer cannot be sent, the connection ends at once with all that is left of its requests.
 The end of what a client sends is no sign that it has gone: it may wait for its answer.  A
 connection that is reset is one, and ends a request under way that only reads.
 """
@@ -44,6 +49,7 @@ from hypercorn.utils import wrap_app  # pyright: ignore[reportUnknownVariableTyp
 from starlette.types import ASGIApp
 
 from daybook.wire.errors import TlsError, cannot_listen
+from daybook.wire.http_body import RequestBody, Requests
 from daybook.wire.http_framing import StrictConnection
 from daybook.wire.tls import HANDSHAKE_S, TlsServer, explain, parse_certificate
 from daybook.wire.transport import PeerCertificate
@@ -61,6 +67,7 @@ _BACKLOG = 128
 _IDLE_S = 10
 _ACCEPT_PAUSE_S = 0.1
 _READ_BYTES = 16 << 10
+_BODY_READ_BYTES = 256 << 10
 _LOOK_S = 1.0  # between two looks for clients that have gone while a request is under way
 _READING = ("GET", "HEAD")
 _UNREAD_MS = 5_000
@@ -100,6 +107,7 @@ class _Connection(TCPServer):
     end: Callable[[], None] = staticmethod(_nothing_ends)
     """Ends the connection at once."""
     _wrapper: Any = None
+    _body: RequestBody | None = None  # the body of the latest request
 
     def __init__(self, *arguments: Any) -> None:  # noqa: ANN401  those of Hypercorn
         super().__init__(*arguments)
@@ -114,14 +122,18 @@ class _Connection(TCPServer):
         # Hypercorn makes the protocol when the connection runs.
         most = self.config.h11_max_incomplete_size
         wrapper.protocol.connection = StrictConnection(most, lambda why: self.on_cut(why))
+        wrapper.protocol.task_group = Requests(wrapper.protocol.task_group, self._begin)
         self._wrapper = wrapper
+
+    def _begin(self, body: RequestBody) -> None:
+        self._body = body
 
     def forget(self) -> None:
         """Drop the protocol, which refers to this connection, so that both are freed at once.
 
         The garbage collector would stop the whole process to find those of a few hundred clients.
         """
-        self._wrapper = self._reader = None
+        self._wrapper = self._reader = self._body = None
         self.state.clear()
 
     @contextmanager
@@ -201,12 +213,21 @@ class _Connection(TCPServer):
         scope: Any = getattr(stream, "scope", None)
         return scope is not None and scope["method"] in _READING
 
+    @property
+    def _read_bytes(self) -> int:
+        """The size of the next read: large only inside a body that the application waits for."""
+        if self._body is None or not self._body.is_awaited:
+            return _READ_BYTES
+        http = self._http
+        left = http.body_bytes_left if isinstance(http, StrictConnection) else 0
+        return max(_READ_BYTES, min(left, _BODY_READ_BYTES))
+
     async def _read_data(self) -> None:
         self._reader = trio.lowlevel.current_task()
         data = None
         while data != b"" and not self._drops:
             try:
-                data = bytes(await self.stream.receive_some(_READ_BYTES))
+                data = bytes(await self.stream.receive_some(self._read_bytes))
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 if self.only_reads:
                     self.end()

@@ -42,6 +42,7 @@ from daybook.wire.topics import TopicName, check_namespace, url_decode
 
 _HANDLER_TIMEOUT_S = 60.0
 _BODY_TIMEOUT_S = 10.0
+_BODY_BYTES_PER_S = 128 << 10  # Large bodies have more time in this measure.
 _READING = ("GET", "HEAD")
 # The paths whose answers grow with the number of topics, subscriptions or namespaces.
 _LISTS = (
@@ -191,20 +192,25 @@ class Call(Generic[PartsT]):
 
     async def _content(self) -> bytes:
         if self._read is None:
-            content = bytearray()
+            pieces: list[bytes] = []
+            size = 0
             with trio.move_on_after(_BODY_TIMEOUT_S) as scope:
-                async for chunk in self._request.stream():
-                    content += chunk
-                    if len(content) > self._body_bytes_max:
+                async for piece in self._request.stream():
+                    size += len(piece)
+                    scope.deadline += len(piece) / _BODY_BYTES_PER_S
+                    if piece:  # The last one is empty, and one piece alone is not copied.
+                        pieces.append(piece)
+                    if size > self._body_bytes_max:
                         raise BodyTooLargeError(
                             f"the body of the request may have at most {self._body_bytes_max}"
                             " bytes (http_body_bytes_max)"
                         )
             if scope.cancelled_caught:
                 raise BadBodyError(
-                    f"the body of the request did not arrive within {_BODY_TIMEOUT_S:g} s"
+                    f"the body of the request did not arrive within {_BODY_TIMEOUT_S:g} s, and a"
+                    f" second more for each {_BODY_BYTES_PER_S >> 10} KiB of it"
                 )
-            self._read = bytes(content)
+            self._read = b"".join(pieces)
         return self._read
 
 

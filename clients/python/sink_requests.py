@@ -5,7 +5,7 @@ protocol, and what the outcomes mean.
 
 A request that may be repeated is repeated, at one broker after the other, until the time is up.
 The requests about one attempt are never repeated: an error ends the attempt, and the task begins
-another one.
+another one.  They share a connection, which ends with the attempt or by `disconnect`.
 """
 
 import json
@@ -28,7 +28,7 @@ from daybook.clients.python.errors import (
     TlsError,
     UnavailableError,
 )
-from daybook.clients.python.http import http_request
+from daybook.clients.python.http import HttpConnection, HttpResponse, http_request
 from daybook.clients.python.tls import TlsOptions, is_encrypted, network_for
 from daybook.wire.fields import U32
 from daybook.wire.tcp import TcpNetwork
@@ -42,6 +42,7 @@ _PAUSE_S = (0.1, 1.0)
 _ABORTED_AT_ONCE = 1_000  # A broker refuses more in one request.
 _ROLL_S = 10.0  # one request to roll forward waits so long
 _BUSY = 429
+_PARTS_MAX = 256  # A body of more parts is copied into one, which costs less.
 _APPLIED = "APPLIED"
 _BLOCKED = "BLOCKED"
 
@@ -111,8 +112,9 @@ class StagingAttempt:
         self.attempt: str = answer["attempt"]
         self.ledger_id: int = answer["ledgerId"]
         self.entries = 0
-        self._network = network
-        ((self._host, self._port),) = parse_admin_url(answer["url"])
+        ((host, port),) = parse_admin_url(answer["url"])
+        self._connection = HttpConnection(network, host, port)
+        self._where = f"{host}:{port}"
         self._timeout_s = timeout_s
         self._credentials = credentials
         self._path = f"{_ROOT}/{url_encode(name)}/attempts/{url_encode(self.attempt)}"
@@ -122,7 +124,7 @@ class StagingAttempt:
         body: list[bytes] = []
         size = 0
         for entry in entries:
-            if body and size + len(entry) > BODY_BYTES_MAX:
+            if body and size + U32.size + len(entry) > BODY_BYTES_MAX:
                 await self._send(topic, body)
                 body, size = [], 0
             body += (U32.pack(len(entry)), entry)
@@ -132,13 +134,17 @@ class StagingAttempt:
 
     async def _send(self, topic: str, body: list[bytes]) -> None:
         query = urlencode({"topic": topic, "first": self.entries})
-        answer = await self._call("PUT", f"{self._path}?{query}", b"".join(body))
+        parts = body if len(body) <= _PARTS_MAX else [b"".join(body)]
+        answer = await self._call("PUT", f"{self._path}?{query}", parts)
         self.entries = answer["next"]
 
     async def close(self, *, rows: int, hash_: int) -> Share:
         """End the attempt."""
         body = _encoded({"rows": rows, "hash": hash_})
-        answer = await self._call("POST", f"{self._path}/close", body)
+        try:
+            answer = await self._call("POST", f"{self._path}/close", [body])
+        finally:
+            self.disconnect()
         return Share(
             answer["attempt"],
             answer["ledgerId"],
@@ -150,20 +156,25 @@ class StagingAttempt:
 
     async def give_up(self) -> None:
         """End the attempt without a share; the brokers delete later what it has staged."""
-        with suppress(BrokerError):  # The broker gives it up by itself.
-            await self._call("DELETE", self._path, None)
+        try:
+            with suppress(BrokerError):  # The broker gives it up by itself.
+                await self._call("DELETE", self._path, None)
+        finally:
+            self.disconnect()
 
-    async def _call(self, method: str, target: str, body: bytes | None) -> Json:
-        return await _exchange(
-            self._network,
-            self._host,
-            self._port,
+    def disconnect(self) -> None:
+        """Close the connection; the attempt goes on over another one.  Idempotent."""
+        self._connection.close()
+
+    async def _call(self, method: str, target: str, body: Sequence[bytes] | None) -> Json:
+        response = await self._connection.request(
             method,
             target,
             body,
             timeout_s=self._timeout_s,
-            credentials=self._credentials,
+            authorization=self._credentials.header(),
         )
+        return _decoded(response, self._where)
 
 
 class SinkRequests:
@@ -330,7 +341,11 @@ async def _exchange(
         timeout_s=timeout_s,
         authorization=credentials.header(),
     )
-    check_response(response, f"{host}:{port}")
+    return _decoded(response, f"{host}:{port}")
+
+
+def _decoded(response: HttpResponse, where: str) -> Json:
+    check_response(response, where)
     return json.loads(response.body) if response.body else None
 
 

@@ -61,7 +61,15 @@ class Attempt:
 
     def append(self, topic: str, entries: Iterable[bytes]) -> None:
         """Append staged entries to one topic partition; they are durable when this returns."""
-        trio.run(self._attempt.append, topic, entries)
+
+        async def append() -> None:
+            try:
+                await self._attempt.append(topic, entries)
+            finally:
+                # Each call has a clock of its own, so it cannot tell for how long one was idle.
+                self._attempt.disconnect()
+
+        trio.run(append)
 
     def close(self, *, rows: int, hash_: int) -> Share:
         """End the attempt."""

@@ -3,6 +3,8 @@
 No row is in the topic when a task ends: its rows are in a staging ledger of their own, and the
 driver commits the ledgers of all tasks, or none.  The brokers delete what failed tasks have staged.
 `daybook.managed_ledger.sinks` has the protocol.
+
+While a body with entries is under way to the broker, the task encodes the next rows.
 """
 
 # pyright: basic
@@ -29,7 +31,7 @@ from daybook.wire.compression import CompressionType, compress
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
 
-_BODY_BYTES = 1 << 20  # entries of one partition are staged together up to this size
+_BODY_BYTES = 3 << 20  # entries of one partition are staged together up to this size
 _HELD_BYTES_MAX = 32 << 20  # limit for the entries of all partitions that wait
 _VERSION_BYTES = 8
 
@@ -83,6 +85,31 @@ class _Held:
 
     entries: list[bytes] = field(default_factory=list[bytes])
     size: int = 0
+
+
+class _UnderWay:
+    """A body that is sent while the next one is made."""
+
+    def __init__(self, attempt: StagingAttempt, topic: str, held: _Held) -> None:
+        self.held = held
+        self._attempt = attempt
+        self._topic = topic
+        self._done = trio.Event()
+        self._error: Exception | None = None
+
+    async def send(self) -> None:
+        try:
+            await self._attempt.append(self._topic, self.held.entries)
+        except Exception as error:  # The next step of the task raises it.
+            self._error = error
+        finally:
+            self._done.set()
+
+    async def arrived(self) -> None:
+        """Return when the entries are durable, and raise the error if they may not be."""
+        await self._done.wait()
+        if self._error is not None:
+            raise self._error
 
 
 def stage_rows(
@@ -146,25 +173,45 @@ class Staging:
         self._compression = compression
         self._attempt: StagingAttempt | None = None
         self._held: dict[Target, _Held] = {}
-        self._held_bytes = 0
+        self._held_bytes = 0  # with those of the body under way
+        self._under_way: _UnderWay | None = None
 
     async def run(self, encoder: RowEncoder, next_rows: NextRows) -> Share | None:
         """Stage what `next_rows` returns until it returns None."""
+        failed: Exception | None = None
+        share: Share | None = None
         try:
-            while (rows := await next_rows()) is not None:
-                await self._add(encoder.add(rows))
-            await self._add(encoder.rest())
-            for target in self._held:
-                await self._send(target)
-            if self._attempt is None:
-                return None
-            return await self._attempt.close(rows=encoder.rows, hash_=encoder.hash)
-        except Exception:
+            async with trio.open_nursery() as nursery:
+                try:
+                    share = await self._stage(encoder, next_rows, nursery)
+                except Exception as error:  # A nursery would raise it in a group.
+                    failed = error
+                    nursery.cancel_scope.cancel()  # the body that is under way
+            if failed is None:
+                return share
             if self._attempt is not None:
                 await self._attempt.give_up()
-            raise
+            raise failed
+        finally:
+            if self._attempt is not None:
+                self._attempt.disconnect()
 
-    async def _add(self, batches: Iterable[tuple[Target, EncodedBatch]]) -> None:
+    async def _stage(
+        self, encoder: RowEncoder, next_rows: NextRows, nursery: trio.Nursery
+    ) -> Share | None:
+        while (rows := await next_rows()) is not None:
+            await self._add(encoder.add(rows), nursery)
+        await self._add(encoder.rest(), nursery)
+        for target in self._held:
+            await self._send(target, nursery)
+        await self._arrived()
+        if self._attempt is None:
+            return None
+        return await self._attempt.close(rows=encoder.rows, hash_=encoder.hash)
+
+    async def _add(
+        self, batches: Iterable[tuple[Target, EncodedBatch]], nursery: trio.Nursery
+    ) -> None:
         for target, batch in batches:
             entry = self._entry(batch)
             held = self._held.setdefault(target, _Held())
@@ -172,20 +219,30 @@ class Staging:
             held.size += len(entry)
             self._held_bytes += len(entry)
             if held.size >= _BODY_BYTES:
-                await self._send(target)
+                await self._send(target, nursery)
             elif self._held_bytes >= _HELD_BYTES_MAX:
                 for each in self._held:
-                    await self._send(each)
+                    await self._send(each, nursery)
 
-    async def _send(self, target: Target) -> None:
+    async def _send(self, target: Target, nursery: trio.Nursery) -> None:
+        """Begin to send what is held for a target, when the body before has arrived."""
         held = self._held[target]
         if not held.entries:
             return
+        await self._arrived()
         if self._attempt is None:
             self._attempt = await self._requests.begin(self._sink, self._batch)
-        await self._attempt.append(self._topic.partition(target.partition), held.entries)
-        self._held_bytes -= held.size
         self._held[target] = _Held()
+        topic = self._topic.partition(target.partition)
+        self._under_way = _UnderWay(self._attempt, topic, held)
+        nursery.start_soon(self._under_way.send)
+
+    async def _arrived(self) -> None:
+        """Return when no body is under way.  Raise the error of the one that was."""
+        if self._under_way is not None:
+            await self._under_way.arrived()
+            self._held_bytes -= self._under_way.held.size
+            self._under_way = None
 
     def _entry(self, batch: EncodedBatch) -> bytes:
         metadata = pb.MessageMetadata(

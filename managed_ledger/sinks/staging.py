@@ -26,10 +26,10 @@ from daybook.managed_ledger.protocol.sink import SinkRefusedError
 from daybook.managed_ledger.sinks.errors import SinkCorruptError, StagedEntryError
 from daybook.wire.batch import (
     BATCH_MAX,
+    check_metadata,
     impossible_claim,
     messages_counted,
     num_messages,
-    parse_metadata,
 )
 from daybook.wire.errors import WireError
 from daybook.wire.fields import U32, encode_varint
@@ -75,13 +75,16 @@ def check_staged(entry: memoryview, bytes_max: int) -> int:
             f"a staged entry has {len(entry)} bytes, and at most {bytes_max - ENTRY_ROOM_BYTES} are"
             " possible: make smaller batches"
         )
-    fields, _ = _split(entry)
+    fields, body = _split(entry)
     try:
-        _check_fields(pb.MessageMetadata.FromString(bytes(fields)))
+        metadata = pb.MessageMetadata.FromString(bytes(fields))
     except DecodeError as error:
         raise StagedEntryError(f"the metadata of a staged entry do not parse: {error}") from None
+    _check_fields(metadata)
+    # The owner adds these behind the others, so its entry parses to the same metadata.
+    metadata.producer_name, metadata.sequence_id, metadata.publish_time = "x", 0, 1
     try:
-        metadata, body = parse_metadata(memoryview(b"".join(applied_entry(entry, "x", 0, 1))))
+        check_metadata(metadata)
     except WireError as error:
         raise StagedEntryError(f"a staged entry is not possible: {error}") from None
     claim = impossible_claim(metadata, len(body))

@@ -3,10 +3,13 @@
 If a golden test here fails, a format has changed: it needs a new version and new golden files.
 """
 
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from daybook.managed_ledger.errors import InvalidNameError, LogCorruptError
 from daybook.managed_ledger.position import EARLIEST, Position
@@ -61,7 +64,14 @@ from daybook.managed_ledger.sinks.staging import (
     new_end,
     staged_entry,
 )
-from daybook.wire.batch import encode_batch, parse_metadata, verify_checksum
+from daybook.wire.batch import (
+    encode_batch,
+    impossible_claim,
+    num_messages,
+    parse_metadata,
+    verify_checksum,
+)
+from daybook.wire.errors import WireError
 from daybook.wire.proto import pulsar_pb2 as pb
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "sinks_v1"
@@ -230,6 +240,55 @@ def test_entries_that_nobody_could_read_are_refused() -> None:
     with pytest.raises(StagedEntryError, match="smaller batches"):
         check_staged(memoryview(large), len(large) + ENTRY_ROOM_BYTES - 1)
     assert check_staged(memoryview(large), len(large) + ENTRY_ROOM_BYTES) == 1
+
+
+def as_readers_see(entry: bytes) -> int | None:
+    """Return the number of messages in the entry of a topic; None if readers refuse it."""
+    try:
+        payload = b"".join(applied_entry(memoryview(entry), "x", 0, 1))
+        metadata, body = parse_metadata(memoryview(payload))
+    except (StagedEntryError, WireError):
+        return None
+    return None if impossible_claim(metadata, len(body)) else num_messages(metadata)
+
+
+@given(
+    fields=st.one_of(
+        st.binary(max_size=40),
+        st.builds(
+            lambda count, key, text, tail: (
+                pb.MessageMetadata(
+                    num_messages_in_batch=count, properties=[pb.KeyValue(key=key, value=text)]
+                ).SerializePartialToString()
+                + tail
+            ),
+            st.integers(-1, 20) | st.just(1 << 20),
+            st.sampled_from(["k", None]),
+            st.sampled_from(["v", None]),
+            st.sampled_from([b"", b"\x82\x01\x01\xff", b"\x22\x01\xff", b"\x08", b"\x0b"]),
+        ),
+    ),
+    body=st.binary(max_size=100),
+)
+def test_a_broker_takes_what_readers_of_the_topic_can_read(fields: bytes, body: bytes) -> None:
+    entry = len(fields).to_bytes(4, "big") + fields + body
+    try:
+        found: int | None = check_staged(memoryview(entry), BYTES_MAX)
+    except StagedEntryError as error:
+        if "may not have the field" in str(error):
+            return
+        found = None
+    assert found == as_readers_see(entry)
+
+
+def test_the_check_of_an_entry_does_not_copy_its_body() -> None:
+    entry = memoryview(staged_entry(pb.MessageMetadata(), bytes(1 << 20)))
+    tracemalloc.start()
+    try:
+        assert check_staged(entry, BYTES_MAX) == 1
+        assert tracemalloc.get_traced_memory()[1] < 1 << 16
+    finally:
+        tracemalloc.stop()
 
 
 def test_bodies_come_back() -> None:

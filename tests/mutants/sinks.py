@@ -8,6 +8,11 @@ _STORED = "daybook.managed_ledger.sinks.stored"
 _PROGRESS = "daybook.managed_ledger.sinks.progress"
 _TOPIC = "daybook.broker.sinks.topic_sinks"
 _TOPICS = "daybook.broker.topics.topics"
+_HTTP = "daybook.clients.python.http"
+_STAGE = "daybook.clients.spark.stage"
+_STAGING = "daybook.managed_ledger.sinks.staging"
+_BY_HTTP = "tests:tests/clients/python/test_http.py"
+_BY_ONCE = "tests:tests/clients/spark/test_once.py"
 _BY_TABLE = "tests:tests/managed_ledger/test_sink_protocol.py"
 _BY_FORMATS = "tests:tests/managed_ledger/test_sink_formats.py"
 _BY_BATCHES = "tests:tests/broker/sinks/test_batches.py"
@@ -409,5 +414,80 @@ MUTANTS = [
         name="StoredSinks.find_or_create",
         replacement=Edit("if role:", "if False:"),
         caught_by=f"{_BY_LIMITS} -k removed_record",
+    ),
+    Mutant(
+        id="SK45",
+        rule="a request of an attempt whose answer is lost is never sent again -> it is",
+        module=_HTTP,
+        name="HttpConnection.request",
+        replacement=Edit(
+            'raise ConnectionLostError(f"{where}: {error}") from error',
+            "return await self.request(method, target, body, timeout_s=timeout_s)",
+        ),
+        caught_by=f"{_BY_HTTP} -k not_sent_again",
+    ),
+    Mutant(
+        id="SK46",
+        rule="a connection that was idle for long is not used -> it is",
+        module=_HTTP,
+        name="_IDLE_TRUSTED_S",
+        replacement=1e9,
+        caught_by=f"{_BY_HTTP} -k not_trusted",
+    ),
+    Mutant(
+        id="SK47",
+        rule="a connection that its server has ended is not used -> it is",
+        module=_HTTP,
+        name="_Opened.may_be_used",
+        replacement=lambda _self: True,
+        caught_by=f"{_BY_HTTP} -k has_ended",
+    ),
+    Mutant(
+        id="SK48",
+        rule="a connection is not kept behind a refusal -> it is",
+        module=_HTTP,
+        name="_Opened.may_be_kept",
+        replacement=Edit("and response.status < _REFUSED", ""),
+        caught_by=f"{_BY_HTTP} -k may_end",
+    ),
+    Mutant(
+        id="SK49",
+        rule="a request without an answer ends its connection -> the next one uses it",
+        module=_HTTP,
+        name="HttpConnection.request",
+        replacement=Edit("if opened is not self._idle:", "if False:"),
+        caught_by=f"{_BY_HTTP} -k closed_after",
+    ),
+    Mutant(
+        id="SK50",
+        rule="one body of a task is under way at a time -> several are, in any order",
+        module=_STAGE,
+        name="Staging._send",
+        replacement=Edit("await self._arrived()", "pass"),
+        caught_by=f"{_BY_ONCE} -k under_way",
+    ),
+    Mutant(
+        id="SK51",
+        rule="an attempt is closed when its last body has arrived -> before",
+        module=_STAGE,
+        name="Staging._stage",
+        replacement=Edit("await self._arrived()", "pass"),
+        caught_by=f"{_BY_ONCE} -k last_body",
+    ),
+    Mutant(
+        id="SK52",
+        rule="a body that is lost ends the attempt -> the task goes on",
+        module=_STAGE,
+        name="_UnderWay.arrived",
+        replacement=Edit("if self._error is not None:", "if False:"),
+        caught_by=f"{_BY_ONCE} -k is_lost",
+    ),
+    Mutant(
+        id="SK53",
+        rule="a broker takes no staged entry that consumers could not read -> any that parses",
+        module=_STAGING,
+        name="check_staged",
+        replacement=Edit("check_metadata(metadata)", "pass"),
+        caught_by=f"{_BY_FORMATS} -k readers",
     ),
 ]

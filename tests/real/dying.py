@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from daybook.clients.pipelines.archive.replay_task import ReplayTask
-from daybook.clients.python import http, sink_requests
+from daybook.clients.python import http
 
 _ERROR = 400
 
@@ -31,8 +31,8 @@ def dying(at: int, die: Callable[[], None]) -> Generator[list[str]]:
     seen: list[str] = []
     inside = False
     failed = ""
-    requests, transport = cast("Any", sink_requests), cast("Any", http)
-    request, receive = requests.http_request, transport._receive
+    connections, transport = cast("Any", http.HttpConnection), cast("Any", http)
+    request, receive = connections.request, transport._receive
 
     def moment(what: str) -> None:
         seen.append(what)
@@ -41,7 +41,7 @@ def dying(at: int, die: Callable[[], None]) -> Generator[list[str]]:
 
     async def requested(*arguments: Any, **more: Any) -> Any:
         nonlocal inside, failed
-        _, _, _, method, target, *_ = arguments
+        _, method, target, *_ = arguments
         name = f"{method} {target}"
         if name == failed:
             answer = await request(*arguments, **more)
@@ -61,11 +61,11 @@ def dying(at: int, die: Callable[[], None]) -> Generator[list[str]]:
             moment("sent")
         return await receive(*arguments)
 
-    requests.http_request, transport._receive = requested, received
+    connections.request, transport._receive = requested, received
     try:
         yield seen
     finally:
-        requests.http_request, transport._receive = request, receive
+        connections.request, transport._receive = request, receive
 
 
 def die_as_driver() -> None:

@@ -1,6 +1,7 @@
 """The HTTP port of a simulated broker: the real application, over the simulated network.
 
-Each connection carries one request, like those of brokers and of the client's `Admin`.
+A connection carries one request after the other, as in production, until the client asks for its
+end or is silent for `_IDLE_S`.  A request that is refused ends it, too.
 """
 
 from collections.abc import MutableMapping
@@ -17,6 +18,7 @@ from tests.harness.network import HostNetwork
 HTTP_PORT = 8080
 _CHUNK_BYTES = 1 << 14
 _IDLE_S = 10.0  # as in production
+_REFUSED = 400
 
 Message = MutableMapping[str, Any]
 
@@ -47,21 +49,28 @@ class SimulatedHttp:
 async def _serve_one(app: ASGIApp, stream: Stream) -> None:
     connection = h11.Connection(h11.SERVER)
     try:
-        request, body = h11.Request(method="GET", target="/", headers=[("Host", "")]), b""
-        with trio.fail_after(_IDLE_S):
-            while not isinstance(event := await _next(connection, stream), h11.EndOfMessage):
-                match event:
-                    case h11.Request():
-                        request = event
-                    case h11.Data(data=data):
-                        body += data
-                    case _:
-                        return
-        await app(_scope(request), _Received(body).receive, _Answer(connection, stream).send)
+        while await _serve_request(app, connection, stream):
+            connection.start_next_cycle()
     except (ConnectionLostError, trio.TooSlowError, h11.RemoteProtocolError):
         return
     finally:
         stream.close()
+
+
+async def _serve_request(app: ASGIApp, connection: h11.Connection, stream: Stream) -> bool:
+    """Return True if another request may follow."""
+    request, body = h11.Request(method="GET", target="/", headers=[("Host", "")]), b""
+    with trio.fail_after(_IDLE_S):
+        while not isinstance(event := await _next(connection, stream), h11.EndOfMessage):
+            match event:
+                case h11.Request():
+                    request = event
+                case h11.Data(data=data):
+                    body += data
+                case _:
+                    return False
+    await app(_scope(request), _Received(body).receive, _Answer(connection, stream).send)
+    return connection.our_state is connection.their_state is h11.DONE
 
 
 async def _next(connection: h11.Connection, stream: Stream) -> object:
@@ -112,7 +121,9 @@ class _Answer:
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = [*message.get("headers", []), (b"connection", b"close")]
+            headers = list(message.get("headers", []))
+            if message["status"] >= _REFUSED:
+                headers.append((b"connection", b"close"))
             await self._put(h11.Response(status_code=message["status"], headers=headers))
             return
         if message.get("body"):

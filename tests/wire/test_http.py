@@ -3,11 +3,12 @@
 import errno
 import gc
 import os
+import random
 import socket
 import ssl
 import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from daybook.wire.tls_files import ReloadedContext, server_context
 from tests.harness.certificates import Authority
 
 PATIENCE_S = 60.0
+CLOSE = b"Connection: close\r\n"
 GET = b"GET /%s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
@@ -59,7 +61,7 @@ class Site:
         routes = [
             Route("/ok", ok),
             Route("/wait", wait),
-            Route("/read", read),
+            Route("/read", read, methods=["GET", "PUT"]),
             Route("/give-way", give_way),
         ]
         self.app = Starlette(routes=routes)
@@ -340,7 +342,7 @@ TRAILERS = {
     "several": [b"0\r\nX: y\r\nContent-Length: 5\r\n\r\n", GET % b"ok"],
     "no header": [b"0\r\nX\r\n\r\n"],
     "long": [b"0\r\nX: " + 300_000 * b"y"],
-    "endless": [b"0\r\n", *300 * [b"X: " + 1_000 * b"y" + b"\r\n"]],
+    "endless": [b"0\r\n", *100 * [b"X: " + 1_000 * b"y" + b"\r\n"]],
 }
 
 
@@ -422,6 +424,92 @@ async def test_a_body_that_nobody_reads_holds_no_place() -> None:
             while port.connections:  # noqa: ASYNC110
                 await trio.sleep(0.01)
         nursery.cancel_scope.cancel()
+
+
+class Reads:
+    """The sizes that a port asks its sockets for, and those that it reads, in order."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.asked: list[int] = []
+        self.read: list[int] = []
+        receive_some = trio.SocketStream.receive_some
+        reads = self
+
+        async def receive(self: trio.SocketStream, max_bytes: int | None = None) -> bytes:
+            if max_bytes is None:  # the test itself
+                return await receive_some(self)
+            reads.asked.append(max_bytes)
+            data = await receive_some(self, max_bytes)
+            reads.read.append(len(data))
+            return data
+
+        patch.setattr(trio.SocketStream, "receive_some", receive)
+
+    async def until_quiet(self) -> int:
+        """Return the bytes that were read when no more are."""
+        before = -1
+        while before != (now := sum(self.read)):
+            before = now
+            await trio.testing.wait_all_tasks_blocked(0.05)
+        return now
+
+
+PUT = b"PUT /%s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n%s\r\n"
+
+
+async def test_little_is_read_of_a_body_that_nobody_awaits_and_its_answer_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The application answers late, when all that may wait for it has come."""
+    calls, reads = Calls(), Reads(monkeypatch)
+    async with served(calls) as port, await connect(port) as stream:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_send, stream, PUT % (b"wait", 8 << 20, b"") + bytes(8 << 20))
+            await calls.until(lambda: calls.begun == 1)
+            assert await reads.until_quiet() <= 12 * http._READ_BYTES
+            assert {*reads.asked} == {http._READ_BYTES}
+            calls.go_on.set()
+            assert b"waited" in await rest(stream)
+            nursery.cancel_scope.cancel()
+        await calls.until(lambda: not port.connections)
+    assert calls.ended == 1
+
+
+async def _send(stream: trio.SocketStream, data: bytes) -> None:
+    with suppress(trio.BrokenResourceError):
+        await stream.send_all(data)
+
+
+@pytest.mark.parametrize("size", [0, 100, 20_000, 1_000_000, 3_000_000])
+async def test_a_body_that_is_awaited_comes_in_large_pieces(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, port, reads = Site(), HttpPort("127.0.0.1", 0), Reads(monkeypatch)
+    body = random.Random(size).randbytes(size)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(port.serve, site.app)
+        with trio.fail_after(PATIENCE_S):
+            async with await connect(port) as stream:
+                nursery.start_soon(
+                    _send,
+                    stream,
+                    PUT % (b"read", size, b"") + body + PUT % (b"read", 2, CLOSE) + b"ab",
+                )
+                answer = await rest(stream)
+        nursery.cancel_scope.cancel()
+    head, _, first = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200")
+    assert first.startswith(body)
+    assert first.endswith(b"\r\n\r\nab")
+    assert max(reads.asked) <= http._BODY_READ_BYTES
+    # Not more of the second request than if there was no body.
+    assert all(
+        asked <= max(http._READ_BYTES, size - sum(reads.read[:place]) + 200)
+        for place, asked in enumerate(reads.asked)
+    )
+    if size >= 1_000_000:
+        assert max(reads.asked) == http._BODY_READ_BYTES
+        assert max(reads.read) > http._READ_BYTES
 
 
 async def test_a_wish_for_http_2_is_answered_with_http_1() -> None:

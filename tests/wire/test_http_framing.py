@@ -120,3 +120,31 @@ def test_a_served_request_has_one_way_to_be_read(lines: list[bytes], ends: list[
         lower = read_head.lower()
         assert lower.count(b"authorization") <= 1
         assert lower.count(b"content-length") + lower.count(b"transfer-encoding") <= 1
+
+
+def test_a_piece_of_a_body_is_given_on_as_it_came() -> None:
+    connection = StrictConnection(16 << 10)
+    piece = bytes(60_000)
+    connection.receive_data(HEAD + b"Content-Length: 70000\r\n\r\n" + bytes(3000))
+    assert isinstance(connection.next_event(), h11.Request)
+    assert connection.body_bytes_left == 70_000
+    assert connection.next_event().data == bytes(3000)
+    assert connection.next_event() is h11.NEED_DATA
+    connection.receive_data(piece)
+    assert connection.next_event().data is piece
+    assert connection.body_bytes_left == 7000
+    connection.receive_data(bytes(5000))
+    connection.receive_data(bytes(2000) + GOOD["chunks"])
+    assert len(connection.next_event().data) == 7000
+    assert connection.body_bytes_left == 0
+    assert isinstance(connection.next_event(), h11.EndOfMessage)
+    assert connection.trailing_data == (GOOD["chunks"], False)
+    assert connection.next_event() is h11.PAUSED
+
+
+def test_a_body_in_chunks_has_no_known_length() -> None:
+    connection = StrictConnection(16 << 10)
+    connection.receive_data(CHUNKED + b"5\r\nabc")
+    assert isinstance(connection.next_event(), h11.Request)
+    assert connection.next_event().data == b"abc"
+    assert connection.body_bytes_left == 0

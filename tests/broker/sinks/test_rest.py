@@ -1,12 +1,19 @@
 """Drivers and tasks that reach only brokers, over HTTP."""
 
 import pytest
+import trio
 
 from daybook.clients.python.errors import AdminError, ConflictError, NotFoundError
-from daybook.clients.python.sink_requests import Batch, SinkRequests
+from daybook.clients.python.sink_requests import (
+    BODY_BYTES_MAX,
+    Batch,
+    SinkRequests,
+    StagingAttempt,
+)
 from daybook.managed_ledger.sinks.staging import staged_entry
 from daybook.wire.batch import encode_batch
 from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.tcp import TcpNetwork
 from tests.broker.sinks.world import (
     CHECKPOINT,
     PARTITIONS,
@@ -32,6 +39,50 @@ def batch_of(*texts: str) -> bytes:
         (pb.SingleMessageMetadata(partition_key=text), text.encode()) for text in texts
     )
     return staged_entry(pb.MessageMetadata(num_messages_in_batch=len(texts)), body)
+
+
+@pytest.mark.parametrize(("sizes", "bodies"), [([0, 0], 1), ([0, 1], 2), ([1, -1, -9], 2)])
+async def test_no_body_of_several_entries_exceeds_what_brokers_take(
+    sizes: list[int], bodies: int
+) -> None:
+    answer = {"attempt": "a", "ledgerId": 1, "url": "http://x:1"}
+    attempt = StagingAttempt(TcpNetwork(), SINK, answer, 1.0)
+    sent: list[int] = []
+
+    async def call(_method: str, _target: str, body: list[bytes]) -> object:
+        await trio.lowlevel.checkpoint()
+        sent.append(sum(map(len, body)))
+        return {"next": len(sent)}
+
+    attempt._call = call  # type: ignore[assignment, method-assign]
+    half = BODY_BYTES_MAX // 2 - 4  # and its size
+    await attempt.append(partition(0), [bytes(half + more) for more in sizes])
+    assert len(sent) == bodies
+    assert max(sent) <= BODY_BYTES_MAX
+    assert sum(sent) == sum(half + more + 4 for more in sizes)
+
+
+def test_the_requests_of_an_attempt_share_a_connection_and_close_it() -> None:
+    async def story(world: World) -> None:
+        def open_now() -> int:
+            return sum(each.host == "driver" for each in world.cluster.network.open_streams)
+
+        driver = requests(world, "broker-1")
+        attempt = await driver.begin(SINK, BATCH)
+        for text in "abc":
+            await attempt.append(partition(0), [batch_of(text)])
+            assert open_now() == 1
+        await attempt.close(rows=3, hash_=1)
+        assert open_now() == 0
+        attempt = await driver.begin(SINK, BATCH)
+        await attempt.append(partition(0), [batch_of("d")])
+        await trio.sleep(20)  # The broker has closed the connection, and the attempt goes on.
+        await attempt.append(partition(0), [batch_of("e")])
+        assert attempt.entries == 2
+        await attempt.give_up()
+        assert open_now() == 0
+
+    simulated(story)
 
 
 def test_a_batch_is_written_over_http() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import trio
+import trio.testing
 from pyspark import TaskContext
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.types import StringType, StructField, StructType
@@ -26,6 +28,7 @@ from daybook.clients.python.sink_requests import (
     Share,
     SinkRequests,
     SinkState,
+    StagingAttempt,
 )
 from daybook.clients.spark import sink as sink_module
 from daybook.clients.spark import stage as stage_module
@@ -188,7 +191,7 @@ def test_another_query_or_checkpoint_is_refused() -> None:
 
 def test_a_task_that_fails_gives_its_attempt_up() -> None:
     async def story(world: World) -> None:
-        left = [arrow(["x" * (600 << 10)] * 2)]  # So much that it is staged at once.
+        left = [arrow(["x" * (600 << 10)] * 7)]  # So much that it is staged at once.
 
         async def next_rows() -> pa.RecordBatch | None:
             if left:
@@ -208,6 +211,119 @@ def test_a_task_that_fails_gives_its_attempt_up() -> None:
 
 
 # -- with doubles
+
+
+class SlowAttempt:
+    """An attempt whose bodies arrive when the test says so, or fail."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[str, int]] = []
+        self.arrived = 0
+        self.ends: list[str] = []
+        self.error: BrokerError | None = None
+        self._may = trio.Semaphore(0)
+
+    async def append(self, topic: str, entries: Sequence[bytes]) -> None:
+        assert self.arrived == len(self.begun), "two bodies are under way"
+        self.begun.append((topic, sum(map(len, entries))))
+        await self._may.acquire()
+        if self.error is not None:
+            raise self.error
+        self.arrived += 1
+
+    def let_one_arrive(self) -> None:
+        self._may.release()
+
+    async def close(self, *, rows: int, hash_: int) -> Share:
+        assert self.arrived == len(self.begun), "the last body may be missing"
+        self.ends.append("closed")
+        return Share("a", 1, rows, hash_, self.arrived, 1)
+
+    async def give_up(self) -> None:
+        self.ends.append("given up")
+
+    def disconnect(self) -> None:
+        self.ends.append("disconnected")
+
+
+class SlowStaging:
+    """A task whose brokers are slow; its rows make a body each."""
+
+    def __init__(self, bodies: int, *, rows_fail: bool = False) -> None:
+        self.attempt = SlowAttempt()
+        self.left = bodies
+        self._rows_fail = rows_fail
+        attempt: Any = self.attempt
+
+        class Begun(Requests):
+            async def begin(self, name: str, batch: Batch) -> StagingAttempt:
+                return attempt  # type: ignore[no-any-return]
+
+        batch = Batch("q", 0, {"t": 0})
+        planned = PlannedTopic("persistent://public/default/t", 0)
+        self._staging = Staging(Begun(), SINK, batch, planned, CompressionType.NONE)
+
+    async def run(self) -> Share | None:
+        made = RowEncoder(RowColumns(0), "persistent://public/default/t", 0, hashes_rows=True)
+        made.add_topic("persistent://public/default/t", 0)
+        return await self._staging.run(made, self._next_rows)
+
+    async def _next_rows(self) -> pa.RecordBatch | None:
+        await trio.lowlevel.checkpoint()
+        if not self.left:
+            if self._rows_fail:
+                raise ValueError("Spark's rows end")
+            return None
+        self.left -= 1
+        values = pa.array([bytes(stage_module._BODY_BYTES)], pa.binary())
+        return pa.RecordBatch.from_arrays([values], names=["value"])
+
+
+async def test_rows_are_encoded_while_one_body_is_under_way() -> None:
+    task, shares = SlowStaging(4), list[Share | None]()
+
+    async def run() -> None:
+        shares.append(await task.run())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        for body in range(4):
+            await trio.testing.wait_all_tasks_blocked()
+            assert (len(task.attempt.begun), task.attempt.arrived) == (body + 1, body)
+            assert task.left == max(0, 2 - body), "the next body is made, and no other"
+            assert shares == []
+            task.attempt.let_one_arrive()
+    assert shares[0] is not None
+    assert shares[0].rows == shares[0].entries == 4
+    assert task.attempt.ends == ["closed", "disconnected"]
+
+
+async def test_a_body_that_is_lost_ends_the_attempt_at_the_next_step() -> None:
+    task = SlowStaging(9)
+    task.attempt.error = ConnectionLostError("gone")
+    task.attempt.let_one_arrive()
+    with pytest.raises(ConnectionLostError, match="gone"):
+        await task.run()
+    assert len(task.attempt.begun) == 1
+    assert task.left >= 7
+    assert task.attempt.ends == ["given up", "disconnected"]
+
+
+async def test_the_last_body_that_is_lost_ends_the_attempt() -> None:
+    task = SlowStaging(1)
+    task.attempt.error = ConnectionLostError("gone")
+    task.attempt.let_one_arrive()
+    with pytest.raises(ConnectionLostError, match="gone"):
+        await task.run()
+    assert task.attempt.ends == ["given up", "disconnected"]
+
+
+async def test_rows_that_fail_stop_the_body_that_is_under_way() -> None:
+    task = SlowStaging(1, rows_fail=True)
+    with pytest.raises(ValueError, match="rows end"):
+        await task.run()
+    assert (len(task.attempt.begun), task.attempt.arrived) == (1, 0)
+    assert task.attempt.ends == ["given up", "disconnected"]
 
 
 class Requests(SinkRequests):
