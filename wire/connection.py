@@ -425,9 +425,11 @@ class FrameConnection:
         if self.closed:
             return
         self._out += buffers
+        size = 0
         for buffer in buffers:
-            self.pending_bytes += len(buffer)
-            self._pending_total.bytes += len(buffer)
+            size += len(buffer)
+        self.pending_bytes += size
+        self._pending_total.bytes += size
         if not self._marked:
             self._marked = True
             self._flusher.mark(self)
@@ -469,9 +471,13 @@ class FrameConnection:
         while out:
             chunk = out if len(out) <= _IOV_MAX else out[:_IOV_MAX]
             sent = self._stream.try_send(chunk)
+            all_sent = sent == self.pending_bytes
             self.pending_bytes -= sent
             self._pending_total.bytes -= sent
             self.sent_bytes += sent
+            if all_sent:
+                out.clear()
+                return True
             whole = 0
             for buffer in chunk:
                 if sent < len(buffer):

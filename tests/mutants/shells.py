@@ -260,7 +260,7 @@ MUTANTS = [
         module="daybook.bookie.ledger.writer",
         name="LedgerWriter._withdraw",
         replacement=Edit(
-            "self._context.bookies.held_bytes -= self._lengths[-1] - self.length", "pass"
+            "self._context.bookies.held_bytes -= self._lengths[sent - 1] - self.length", "pass"
         ),
         caught_by=f"{_BURSTS} -k no_longer_held",
     ),
