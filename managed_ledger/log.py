@@ -125,8 +125,8 @@ class ManagedLedger:
         self._confirmed_offset = next_offset - 1
         self._opened_behind = Position(writer.ledger_id, -1), next_offset - 1
         ledgers.last_confirmed = ledgers.previous_position(Position(writer.ledger_id, 0))
-        self._grown = trio.Event()
-        self._has_room = trio.Event()
+        self._grown = trio.lowlevel.ParkingLot()  # tasks that wait for entries
+        self._room_made = trio.lowlevel.ParkingLot()  # tasks that wait for room
         # The ledgers that this log writes: the present one, the next one and the one before.
         self._writer = writer
         self._next_writer: LedgerWriter | None = None  # listed, and takes no entries yet
@@ -318,11 +318,15 @@ class ManagedLedger:
         """The largest entry that the log takes: bookies take it in a compacted ledger, too."""
         return self._writer.payload_bytes_max - COMPACTED_MORE_BYTES
 
+    @property
+    def has_room(self) -> bool:
+        """True if few enough bytes are pending, or the log has ended."""
+        return self._adds.held_bytes <= self.config.pending_bytes_max or not self._protocol.usable
+
     async def wait_room(self) -> None:
         """Wait until few enough bytes are pending; return at once if the log has ended."""
-        room_bytes = self.config.pending_bytes_max
-        while self._adds.held_bytes > room_bytes and self._protocol.usable:
-            await self._has_room.wait()
+        while not self.has_room:
+            await self._room_made.park()
 
     def _submit(self, count: int) -> None:
         for _ in range(count):
@@ -380,12 +384,10 @@ class ManagedLedger:
 
     def _wake(self) -> None:
         """Wake the tasks that wait for entries, for room, or for another state."""
-        if self._grown.statistics().tasks_waiting:
-            self._grown.set()
-            self._grown = trio.Event()
-        if self._has_room.statistics().tasks_waiting:
-            self._has_room.set()
-            self._has_room = trio.Event()  # `wait_room` looks at the bytes itself
+        if self._grown:
+            self._grown.unpark_all()
+        if self._room_made:
+            self._room_made.unpark_all()  # `wait_room` looks at the bytes itself
 
     # -- the machine
 
@@ -664,7 +666,7 @@ class ManagedLedger:
 
     async def wait_changed(self) -> None:
         """Wait until entries are confirmed, or the state may have changed."""
-        await self._grown.wait()
+        await self._grown.park()
 
     def await_next(self) -> None:
         """Note that a reader waits for the next entry: it is worth caching when it comes."""
@@ -676,7 +678,7 @@ class ManagedLedger:
         while self.last_confirmed <= after:
             self.check()
             self._reader.await_next()
-            await self._grown.wait()
+            await self._grown.park()
 
     # -- positions
 

@@ -22,7 +22,6 @@ other in a circle.  While a connection waits, the peer with the slowest unfinish
 
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from sys import getrefcount
@@ -313,5 +312,7 @@ def new_arena(size: int) -> Arena:
 
 def release_view(view: memoryview) -> None:
     """Release a view, unless its buffer is exported to another object at this moment."""
-    with suppress(BufferError):
+    try:  # noqa: SIM105  A context manager costs ten times as much as the release.
         view.release()
+    except BufferError:
+        pass

@@ -32,7 +32,7 @@ import trio
 
 from daybook.wire.arena import LITTLE_BYTES, Arena, ArenaPool, HalfFrame, release_view
 from daybook.wire.errors import ConnectionLostError, OversizeError, SpeaksTlsError
-from daybook.wire.outbox import Flusher, Together
+from daybook.wire.outbox import Flusher
 from daybook.wire.transport import Buffer, Stream
 
 SIZE_BYTES = 4
@@ -121,6 +121,7 @@ class FrameConnection:
         self._waited_s = 0.0  # for the rest of the frame, in this window
         self._window_bytes = 0
         self._handed: list[memoryview] = []  # the result of the last `receive`
+        self._begin = 0  # where their sizes and frames begin in the view
         self._span = _NOTHING
         self._out: list[Buffer] = []
         self._marked = False  # The flusher knows this connection, or `drain` is running.
@@ -172,34 +173,38 @@ class FrameConnection:
         The frames are valid until the next `receive`, slices of them while they are referenced.
         Raise OversizeError for a frame above the limit; the stream is useless after that.
         """
-        return (await self.receive_span())[0]
+        self._end_handed()
+        while not self.closed and (need := self._hand_out()):
+            await self._fill(need)
+        return self._handed
 
     async def receive_span(self) -> tuple[list[memoryview], memoryview]:
         """Return the frames of `receive`, and all their bytes in one piece with the sizes."""
         self._end_handed()
-        while not self.closed:
-            begin = self._read
-            frames, need = self._parse()
-            if frames:
-                self._begun = False
-                self._handed, self._span = frames, self._view[begin : self._read]
-                return frames, self._span
-            try:
-                if not await self._fill(need):
-                    within = " in the middle of a frame" if self._written > self._read else ""
-                    self.close(f"the peer closed the connection{within}")
-            except (ConnectionLostError, trio.ClosedResourceError) as error:
-                self.close(str(error) or "the connection was closed")
-            except MemoryError:
-                self._cut("this process has no memory to receive into")
-        return [], _NOTHING
+        while not self.closed and (need := self._hand_out()):
+            await self._fill(need)
+        if self._handed:
+            self._span = self._view[self._begin : self._read]
+        return self._handed, self._span
+
+    def _hand_out(self) -> int:
+        """Note the complete frames and return 0; without any, return the size of the next one."""
+        if self._read == self._written:
+            return SIZE_BYTES
+        self._begin = self._read
+        frames, need = self._parse()
+        if not frames:
+            return need
+        self._begun, self._handed = False, frames
+        return 0
 
     def _end_handed(self) -> None:
         """Release the last frame, which a loop over the frames still has in a variable."""
         if self._handed:
             release_view(self._handed[-1])
             self._handed.clear()
-            release_view(self._span)
+            if self._span is not _NOTHING:
+                release_view(self._span)
         self._span = _NOTHING
 
     def _parse(self) -> tuple[list[memoryview], int]:
@@ -232,30 +237,40 @@ class FrameConnection:
         self._read = read
         return frames, need
 
-    async def _fill(self, need: int) -> bool:
-        """Receive bytes, with room for `need` in all; return False at the end of the stream."""
-        if self._turn_bytes >= _TURN_BYTES_MAX:
-            self._turn_bytes = 0
-            await trio.lowlevel.checkpoint()
-        late = False
-        while True:
-            await self._make_room(need)
-            # Within a frame the rest is likely to be here already.
-            expected = not self._drained or self._written > self._read
-            self._drained = False
-            count = self._receive_some() if expected else None
-            if count is not None:
-                self._turn_bytes += count
-                self.received_bytes += count
-                self._half.received_bytes += count
-                self._window_bytes += count
-                return count > 0
-            if late:
-                raise ConnectionLostError(
-                    self._overdue("the peer began a frame and did not finish it")
-                )
-            self._turn_bytes = 0
-            late = not await self._wait_readable(need)
+    async def _fill(self, need: int) -> None:
+        """Receive bytes, with room for `need` in all; close the connection if it has ended."""
+        try:
+            if self._turn_bytes >= _TURN_BYTES_MAX:
+                self._turn_bytes = 0
+                await trio.lowlevel.checkpoint()
+            late = False
+            while True:
+                # Within a frame the rest is likely to be here already.
+                expected = not self._drained or self._written > self._read
+                self._drained = False
+                if expected:
+                    await self._make_room(need)
+                    count = self._receive_some()
+                    if count is not None:
+                        break
+                if late:
+                    raise ConnectionLostError(
+                        self._overdue("the peer began a frame and did not finish it")
+                    )
+                self._turn_bytes = 0
+                late = not await self._wait_readable(need)
+        except (ConnectionLostError, trio.ClosedResourceError) as error:
+            self.close(str(error) or "the connection was closed")
+        except MemoryError:
+            self._cut("this process has no memory to receive into")
+        else:
+            self._turn_bytes += count
+            self.received_bytes += count
+            self._half.received_bytes += count
+            self._window_bytes += count
+            if not count:
+                within = " in the middle of a frame" if self._written > self._read else ""
+                self.close(f"the peer closed the connection{within}")
 
     def _receive_some(self) -> int | None:
         """Receive into the arena or the shared memory, and note if that was filled."""
@@ -425,19 +440,21 @@ class FrameConnection:
         if self.closed:
             return
         self._out += buffers
+        size = 0
         for buffer in buffers:
-            self.pending_bytes += len(buffer)
-            self._pending_total.bytes += len(buffer)
+            size += len(buffer)
+        self.pending_bytes += size
+        self._pending_total.bytes += size
         if not self._marked:
             self._marked = True
             self._flusher.mark(self)
 
-    def together(self) -> Together:
+    def together(self) -> Flusher:
         """Return a context manager: the sends of its block, of all connections, share one flush.
 
         The block must not wait (`Flusher.together`).
         """
-        return self._flusher.together()
+        return self._flusher
 
     def flush(self) -> bool:
         """Send what fits now; return False if the rest has to wait.  The flusher calls this."""
@@ -469,9 +486,13 @@ class FrameConnection:
         while out:
             chunk = out if len(out) <= _IOV_MAX else out[:_IOV_MAX]
             sent = self._stream.try_send(chunk)
+            all_sent = sent == self.pending_bytes
             self.pending_bytes -= sent
             self._pending_total.bytes -= sent
             self.sent_bytes += sent
+            if all_sent:
+                out.clear()
+                return True
             whole = 0
             for buffer in chunk:
                 if sent < len(buffer):

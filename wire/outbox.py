@@ -35,7 +35,6 @@ class Flusher:
         self._dirty: deque[Flushable] = deque()
         self._held = 0  # blocks and calls of `flush` under way, which send at their end
         self._parking = Parking()
-        self._together = Together(self)
         self._nursery: trio.Nursery | None = None
 
     def mark(self, connection: Flushable) -> None:
@@ -44,13 +43,29 @@ class Flusher:
         if not self._held:
             self._parking.wake()
 
-    def together(self) -> "Together":
+    def together(self) -> "Flusher":
         """Return a context manager: all sends of its block share one flush, at its end.
 
         The block must not wait: it has no `await`, nor `async for` or `async with`.  Other tasks
         would run meanwhile, and nobody would flush what they send.  Blocks may be nested.
         """
-        return self._together
+        return self
+
+    def __enter__(self) -> None:
+        self._held += 1
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # After an error as well: what the block has sent before it is whole.
+        try:
+            if self._held == 1:
+                self.flush()
+        finally:
+            self._release()
 
     def flush(self) -> None:
         """Send all queued buffers now; a `drain` task sends what a peer does not take at once."""
@@ -63,18 +78,6 @@ class Flusher:
                 connection = self._dirty.popleft()
                 if not connection.flush():
                     nursery.start_soon(connection.drain)
-        finally:
-            self._release()
-
-    def hold(self) -> None:
-        """Begin a block of `together`."""
-        self._held += 1
-
-    def send_held(self) -> None:
-        """End a block of `together`, after an error as well."""
-        try:
-            if self._held == 1:
-                self.flush()
         finally:
             self._release()
 
@@ -93,23 +96,3 @@ class Flusher:
                     await self._parking.park()
             finally:
                 self._nursery = None
-
-
-class Together:
-    """The context manager of `Flusher.together`; one serves all blocks of a flusher."""
-
-    __slots__ = ("_flusher",)
-
-    def __init__(self, flusher: Flusher) -> None:
-        self._flusher = flusher
-
-    def __enter__(self) -> None:
-        self._flusher.hold()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._flusher.send_held()

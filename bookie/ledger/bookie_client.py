@@ -179,6 +179,8 @@ class LedgerChannel:
         # A block has one item, under the id of its last entry; plain adds have one for each.
         for entry_id in range(first, last + 1):
             adds.pop(entry_id, None)
+        if not adds:
+            self._adds = {}  # A dict that was filled keeps its memory, and most are empty.
         listener = self.listener
         if listener is None:
             self._connection.forget_if_idle(self)

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.wire.digest import MASTER_KEY_BYTES
@@ -91,8 +91,9 @@ class ForceAnswer:
     request_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
+class Answers(NamedTuple):
+    """The answers of one `receive`.  A tuple is made in a third of the time of a dataclass."""
+
     adds: Sequence[AddRun] = ()
     reads: Sequence[ReadAnswer] = ()
     forces: Sequence[ForceAnswer] = ()

@@ -42,6 +42,7 @@ from daybook.wire.transport import Buffer
 class DeferredLedgerWriter(LedgerWriter):
     """The only writer of a ledger.  `LedgerClient.create_deferred` makes it."""
 
+    __slots__ = ("_acknowledgement_waiters", "_deferred")
     purpose = Purpose.ADD_DEFERRED
 
     def __init__(

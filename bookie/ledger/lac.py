@@ -160,17 +160,21 @@ class LacAnnouncer:
     pause of `explicit_lac_s`, and nothing for a ledger without appends.
     """
 
+    __slots__ = ("_announced", "_asleep", "_context", "_scope", "_work", "_writer")
+
     def __init__(self, context: LedgerContext, writer: LedgerWriter) -> None:
         self._context = context
         self._writer = writer
         self._announced = NO_ENTRY
         self._work = trio.Event()
+        self._asleep = True  # until there is work
         self._scope = trio.CancelScope()
         context.nursery.start_soon(self._run)
 
     def confirmed(self) -> None:
         """Note that entries of the writer were confirmed; the owner of the writer calls this."""
-        if not self._work.is_set() and not self._writer.pending_entries:
+        if self._asleep and not self._writer.pending_entries:
+            self._asleep = False
             self._work.set()
 
     def stop(self) -> None:
@@ -181,7 +185,7 @@ class LacAnnouncer:
             while self._writer.error is None:
                 await self._work.wait()
                 # The event is replaced first: a confirmation during the pause sets the new one.
-                self._work = trio.Event()
+                self._work, self._asleep = trio.Event(), True
                 lac = await self._settled()
                 if lac > self._announced and not self._writer.pending_entries:
                     self._announced = lac

@@ -6,7 +6,7 @@ views into the memory in which they were received, so a caller copies what it ke
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import trio
 
@@ -41,7 +41,16 @@ _NEGATIVE = (Status.NO_ENTRY, Status.NO_LEDGER)
 
 def digester_of(metadata: LedgerMetadata) -> Digester:
     """Return the digester of the ledger; old ledgers without a digest type use CRC32."""
-    return Digester(metadata.digest_type or DigestType.CRC32, metadata.password or b"")
+    digest_type = metadata.digest_type or DigestType.CRC32
+    if digest_type is DigestType.HMAC:
+        return Digester(digest_type, metadata.password or b"")
+    return _shared_digester(digest_type)
+
+
+@cache
+def _shared_digester(digest_type: DigestType) -> Digester:
+    """Return the digester of all ledgers with a type that needs no password."""
+    return Digester(digest_type)
 
 
 def verdict_of(status: Status | None) -> Verdict:

@@ -16,7 +16,6 @@ time.  A change that failed, or whose result is unknown, can be repeated safely
 no further change.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TypeAlias, assert_never
@@ -110,8 +109,43 @@ ProtocolInput: TypeAlias = Callable[[], Iterable[Effect]]  # a call of a method 
 
 
 class LedgerWriter:
-    """The only writer of a ledger.  `LedgerClient.create` makes it."""
+    """The only writer of a ledger.  `LedgerClient.create` makes it.
 
+    A host may write to thousands of ledgers in turn.  Most of the time for an entry then goes to
+    memory that is in no cache of the processor, so a writer has few objects.
+    """
+
+    __slots__ = (
+        "_channels",
+        "_context",
+        "_digester",
+        "_error",
+        "_gathered",
+        "_inbox",
+        "_lengths",
+        "_marked",
+        "_master_key",
+        "_metadata_bytes",
+        "_metadata_lock",
+        "_metadata_scopes",
+        "_on_confirmed",
+        "_on_withdrawn",
+        "_owner_is_done",
+        "_pending",
+        "_protocol",
+        "_pushed_length",
+        "_sent_through",
+        "_sent_to",
+        "_stepping",
+        "_stored",
+        "_waiters",
+        "batches",
+        "last_add_confirmed",
+        "last_add_pushed",
+        "ledger_id",
+        "length",
+        "pending_bytes",
+    )
     purpose = Purpose.ADD
 
     def __init__(
@@ -133,21 +167,24 @@ class LedgerWriter:
         ensemble = stored.metadata.last_fragment.ensemble
         self._protocol = WriteProtocol(ensemble, stored.metadata.quorums, missing=missing)
         self._channels: dict[BookieId, LedgerChannel] = {}
-        # The entries that are sent and not confirmed, from LAC + 1 on; `_lengths` has the length of
-        # the ledger up to each of them.
-        self._frames: deque[list[Buffer]] = deque()
-        self._lengths: deque[int] = deque()
-        self._gathered: list[Sequence[Buffer]] = []  # payloads for the next flush
+        # The channels of the last send, and the bookies that it went to.
+        self._sent_to: Ensemble = ()
+        self._sent_through: Sequence[LedgerChannel] = ()
+        # The entries that are not confirmed, from LAC + 1 on: frames of those that are sent, then
+        # payloads of those that are gathered for the next flush.  `_lengths` has the length of the
+        # ledger up to each of them.
+        self._pending: list[Sequence[Buffer]] = []
+        self._lengths: list[int] = []
+        self._gathered = 0
         self.batches = 0  # The number of batches of gathered entries, with the present one.
-        self._gathered_lengths: list[int] = []
         self._pushed_length = 0  # the length of the ledger up to the last entry gathered
-        self._inbox: deque[ProtocolInput] = deque()  # arrived while effects were performed
+        self._inbox: tuple[ProtocolInput, ...] = ()  # arrived while effects were performed
         self._stepping = False  # True while effects are performed
         self._error: LedgerError | None = None
         self._owner_is_done = False
         self._on_confirmed: Callable[[int, int], None] | None = None
         self._on_withdrawn: Callable[[LedgerError], None] | None = None
-        self._waiters = ConfirmationWaiters()
+        self._waiters: ConfirmationWaiters | None = None  # Most writers never have one.
         self._stored = stored
         self._metadata_lock = trio.Lock()  # The metadata are changed by one task at a time.
         self._metadata_scopes: dict[trio.CancelScope, None] = {}  # changes under way
@@ -181,7 +218,7 @@ class LedgerWriter:
 
     @property
     def pending_entries(self) -> int:
-        return len(self._lengths) + len(self._gathered)
+        return len(self._pending)
 
     @property
     def error(self) -> LedgerError | None:
@@ -241,37 +278,36 @@ class LedgerWriter:
             raise self._error
         size = self.check_size(payload)
         entry_id = self.last_add_pushed = self.last_add_pushed + 1
-        self._pushed_length += size
-        self._gathered_lengths.append(self._pushed_length)
+        length = self._pushed_length = self._pushed_length + size
         self.pending_bytes += size
+        self._pending.append(payload)
+        self._lengths.append(length)
+        self._gathered += 1
         # One mark for each turn of the loop: `flush` takes everything gathered since.
-        if not self._gathered:
+        if self._gathered == 1:
             self.batches += 1
             self._context.bookies.flusher.mark(self)
-        self._gathered.append(payload)
         return entry_id
 
     def flush(self) -> bool:
         """Send everything gathered in this turn of the event loop; called by the flusher."""
-        # Both lists are replaced first, since the sends below may call back into `append`.
-        payloads, self._gathered = self._gathered, []
-        lengths, self._gathered_lengths = self._gathered_lengths, []
-        if payloads:
-            count = len(payloads)
-            assert len(lengths) == count
+        # Reset first, since the sends below may call back into `append`.
+        count, self._gathered = self._gathered, 0
+        if count:
+            sent = len(self._pending) - count
+            lengths = self._lengths[sent:]
             # Counted before the entries are sent: connections compare their queues with it.
-            before = self._lengths[-1] if self._lengths else self.length
+            before = self._lengths[sent - 1] if sent else self.length
             self._context.bookies.held_bytes += lengths[-1] - before
-            self._frames += encode_adds(
+            self._pending[sent:] = encode_adds(
                 self._master_key,
                 self.ledger_id,
                 self.last_add_pushed + 1 - count,
                 self.last_add_confirmed,
                 lengths,
                 self._digester,
-                payloads,
+                self._pending[sent:],
             )
-            self._lengths += lengths
             self._appended(count)
         return True
 
@@ -304,6 +340,8 @@ class LedgerWriter:
             return
         # After the end nobody wakes a waiter.
         if self._error is None:
+            if self._waiters is None:
+                self._waiters = ConfirmationWaiters()
             await self._waiters.wait(entry_id)
         if entry_id > self.last_add_confirmed:
             raise InDoubtError(self.ledger_id, entry_id) from self._error
@@ -395,7 +433,8 @@ class LedgerWriter:
             if confirmed:
                 head = self.last_add_confirmed + 1
                 self._confirm(head, head + confirmed - 1)
-            self._drain_inbox()
+            if self._inbox:
+                self._drain_inbox()
         finally:
             self._stepping = False
 
@@ -443,7 +482,7 @@ class LedgerWriter:
         An input that an effect brings about waits in the inbox: the effects of one input are never
         interleaved with those of another.
         """
-        self._inbox.append(protocol_input)
+        self._inbox += (protocol_input,)
         if self._stepping:
             return
         self._stepping = True
@@ -454,7 +493,7 @@ class LedgerWriter:
 
     def _drain_inbox(self) -> None:
         while self._inbox:
-            protocol_input = self._inbox.popleft()
+            protocol_input, self._inbox = self._inbox[0], self._inbox[1:]
             for effect in protocol_input():
                 self._perform(effect)
 
@@ -475,27 +514,36 @@ class LedgerWriter:
 
     def _send(self, first: int, count: int, to: Ensemble) -> None:
         assert first > self.last_add_confirmed, "frames are kept for unconfirmed entries only"
+        channels = self._sent_through if to is self._sent_to else self._channels_to(to)
+        if count == 1:
+            frame = self._pending[first - self.last_add_confirmed - 1]
+            for channel in channels:
+                channel.add(first, frame)
+            return
         # The batches are made once, and all bookies share their buffers.
-        pieces = list(self._pieces(first, count)) if count > 1 else None
-        for bookie in to:
-            channel = self._channels.get(bookie)
-            if channel is None:
-                channel = self._channels[bookie] = self._context.bookies.open_channel(
-                    bookie, self.ledger_id, self.purpose, self
-                )
-            if pieces is None:
-                channel.add(first, self._frames[first - self.last_add_confirmed - 1])
-                continue
+        pieces = list(self._pieces(first, count))
+        for channel in channels:
             for adds in pieces:
                 channel.add_all(adds)
+
+    def _channels_to(self, to: Ensemble) -> Sequence[LedgerChannel]:
+        """Return the channels to these bookies, which are mostly those of the next send, too."""
+        for bookie in to:
+            if bookie not in self._channels:
+                self._channels[bookie] = self._context.bookies.open_channel(
+                    bookie, self.ledger_id, self.purpose, self
+                )
+        self._sent_to = to
+        self._sent_through = tuple(self._channels[bookie] for bookie in to)
+        return self._sent_through
 
     def _pieces(self, first: int, count: int) -> Iterator[AddBatch]:
         """Cut a run of entries into batches of bounded size."""
         start = first - self.last_add_confirmed - 1
         before = self._lengths[start - 1] if start else self.length
-        frames: list[list[Buffer]] = []
+        frames: list[Sequence[Buffer]] = []
         for index in range(start, start + count):
-            frames.append(self._frames[index])
+            frames.append(self._pending[index])
             length = self._lengths[index]
             if length - before >= _BATCH_BYTES or len(frames) == _BATCH_ENTRIES:
                 yield AddBatch(first, frames)
@@ -507,36 +555,39 @@ class LedgerWriter:
     def _confirm(self, first: int, last: int) -> None:
         # Confirmations are a prefix without gaps, and only sent entries can be confirmed.
         assert first == self.last_add_confirmed + 1
-        assert last - first < len(self._frames)
-        length = self.length
-        for _ in range(last - self.last_add_confirmed):
-            self._frames.popleft()
-            length = self._lengths.popleft()
+        count = last + 1 - first
+        assert count <= len(self._pending) - self._gathered
+        length = self._lengths[count - 1]
+        del self._pending[:count]
+        del self._lengths[:count]
         self.pending_bytes -= length - self.length
         self._context.bookies.held_bytes -= length - self.length
         self.length = length
         self.last_add_confirmed = last
         # The state is complete before anything is told: a listener may append or read at once.
-        self._waiters.reached(first, last)
+        if self._waiters is not None:
+            self._waiters.reached(first, last)
         if self._on_confirmed is not None:
             self._on_confirmed(first, last)
 
     def _withdraw(self, reason: str) -> None:
         if self._error is None:
             self._error = WriterWithdrawnError(f"ledger {self.ledger_id}: {reason}")
-        if self._lengths:
-            self._context.bookies.held_bytes -= self._lengths[-1] - self.length
+        sent = len(self._pending) - self._gathered
+        if sent:
+            self._context.bookies.held_bytes -= self._lengths[sent - 1] - self.length
         # Gathered entries are dropped, too: after `withdrawn` nothing is sent.
-        self._frames.clear()
+        self._pending.clear()
         self._lengths.clear()
-        self._gathered.clear()
-        self._gathered_lengths.clear()
+        self._gathered = 0
         self.pending_bytes = 0
         for channel in self._channels.values():
             channel.close()
         self._channels.clear()
+        self._sent_to, self._sent_through = (), ()
         self._context.directory.remove_listener(self.try_again)
-        self._waiters.release_all()
+        if self._waiters is not None:
+            self._waiters.release_all()
         if self._on_withdrawn is not None and not self._owner_is_done:
             self._on_withdrawn(self._error)
 

@@ -44,7 +44,7 @@ from daybook.wire.clock import WallClock
 from daybook.wire.connection import FrameConnection, PendingTotal
 from daybook.wire.logging import Log, LogLimiter
 from daybook.wire.messages.registry import NO_ID, encode, type_name
-from daybook.wire.outbox import Flusher, Together
+from daybook.wire.outbox import Flusher
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.transport import Buffer, PeerCertificate
 
@@ -345,7 +345,7 @@ class ClientConnection:
     def send(self, buffers: Sequence[Buffer]) -> None:
         self._frames.send(buffers)
 
-    def together(self) -> Together:
+    def together(self) -> Flusher:
         """Return a context manager: all sends of its block, which must not wait, share a flush."""
         return self._frames.together()
 

@@ -269,7 +269,8 @@ class Handlers:
         connection.reading = False
         # Only this connection waits: other clients of the same topic are read on.
         for topic in self._producers.take_appended_to():
-            await self._wait_room_of(topic)
+            if not topic.has_room:  # A scope with a deadline costs more than to ask this.
+                await self._wait_room_of(topic)
         if not connection.takes_answers:
             connection.awaits_client = True
             await connection.wait_takes_answers()

@@ -175,6 +175,11 @@ class NonPersistentTopic:
             for subscription in list(self.subscriptions.by_name.values()):
                 subscription.deliver(entries, sizes, now_ms)
 
+    @property
+    def has_room(self) -> bool:
+        """Return False, because `wait_room` lets other tasks run, whatever the policies allow."""
+        return False
+
     async def wait_room(self) -> None:
         """Wait until the policies allow more messages."""
         await trio.lowlevel.checkpoint()

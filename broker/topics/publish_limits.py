@@ -35,6 +35,11 @@ class PublishLimits:
             for limit in self._limits:
                 limit.take(messages, size, now_s)
 
+    @property
+    def are_set(self) -> bool:
+        """True if there is any limit, reached or not."""
+        return bool(self._limits)
+
     async def wait_room(self, is_closing: Callable[[], bool]) -> None:
         """Wait until more may be published, or the topic is being closed."""
         while self._limits and not is_closing():

@@ -159,6 +159,10 @@ class StoredTopic:
         self.bytes += sum(map(len, payload))
         self.log.append(payload, messages, done)
 
+    @property
+    def has_room(self) -> bool:
+        return self.log.has_room and not self._publish_limits.are_set
+
     async def wait_room(self) -> None:
         """Wait until the log takes more entries, and the policies allow more."""
         await self.log.wait_room()

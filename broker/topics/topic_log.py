@@ -210,6 +210,11 @@ class TopicLog(Protocol):
         """Append an entry without waiting.  A refusal calls `done` before the return."""
         ...
 
+    @property
+    def has_room(self) -> bool:
+        """True if few enough bytes are pending, or the log has ended."""
+        ...
+
     async def wait_room(self) -> None:
         """Wait until few enough bytes are pending."""
         ...

@@ -197,6 +197,7 @@ class Writer(LedgerHandle):
     ) -> None:
         super().__init__(writer, announcer, limits, turns, ended)
         self._queue = trio.Lock()  # tasks that wait for room are served in order
+        self._queued = 0  # how many tasks wait for room, or for the lock
 
     async def append(self, data: Buffer) -> int:
         """Append an entry; return its id when it is confirmed.
@@ -218,13 +219,17 @@ class Writer(LedgerHandle):
         size = len(payload)
         if self._turns.ended_by(size):
             await trio.lowlevel.checkpoint()
-        if self._has_room(size) and not self._queue.locked():
+        if not self._queued and self._has_room(size):
             return self._writer.append([payload])
-        async with self._queue:
-            while not self._has_room(size):
-                self._make_room()
-                await self._wait_woken()
-            return self._writer.append([payload])
+        self._queued += 1
+        try:
+            async with self._queue:
+                while not self._has_room(size):
+                    self._make_room()
+                    await self._wait_woken()
+                return self._writer.append([payload])
+        finally:
+            self._queued -= 1
 
     def _make_room(self) -> None:
         """Confirmations come by themselves; whoever has to ask for them does it here."""

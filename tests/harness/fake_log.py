@@ -328,8 +328,12 @@ class FakeLog:
         self._room.set()
         self.on_fenced()
 
+    @property
+    def has_room(self) -> bool:
+        return self.pending_bytes <= self.pending_bytes_max or self.fenced
+
     async def wait_room(self) -> None:
-        while self.pending_bytes > self.pending_bytes_max and not self.fenced:
+        while not self.has_room:
             await self._room.wait()
 
     # -- reading

@@ -184,8 +184,8 @@ WRITING = [
         module=_WRITE,
         name="WriteProtocol._set_ensemble",
         replacement=Edit(
-            "{bookie: position for position, bookie in enumerate(ensemble)}",
-            "{**self._positions, **{bookie: p for p, bookie in enumerate(ensemble)}}",
+            "_positions_in(ensemble)",
+            "{**self._positions, **_positions_in(ensemble)}",
         ),
         caught_by=_STORMS,
     ),

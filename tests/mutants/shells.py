@@ -170,7 +170,7 @@ MUTANTS = [
         id="WK01",
         rule="what is sent together leaves at the end of the block -> a turn later",
         module="daybook.wire.outbox",
-        name="Flusher.send_held",
+        name="Flusher.__exit__",
         replacement=Edit("if self._held == 1:", "if False:"),
         caught_by="tests:tests/wire/test_outbox.py -k together",
     ),
@@ -186,10 +186,8 @@ MUTANTS = [
         id="WK03",
         rule="a block that has failed ends -> nobody wakes the flusher from then on",
         module="daybook.wire.outbox",
-        name="Together.__exit__",
-        replacement=Edit(
-            "self._flusher.send_held()", "error is None and self._flusher.send_held()"
-        ),
+        name="Flusher.__exit__",
+        replacement=Edit("self._release()", "error is None and self._release()"),
         caught_by="tests:tests/wire/test_outbox.py -k fails",
     ),
     Mutant(
@@ -260,7 +258,7 @@ MUTANTS = [
         module="daybook.bookie.ledger.writer",
         name="LedgerWriter._withdraw",
         replacement=Edit(
-            "self._context.bookies.held_bytes -= self._lengths[-1] - self.length", "pass"
+            "self._context.bookies.held_bytes -= self._lengths[sent - 1] - self.length", "pass"
         ),
         caught_by=f"{_BURSTS} -k no_longer_held",
     ),

@@ -19,6 +19,7 @@ from daybook.wire.proto import pulsar_pb2 as pb
 
 _MESSAGES_MAX = (1 << 31) - 1
 _ABSENT = (1 << 64) - 1
+_NO_LEDGER = b"\x08" + encode_varint(_ABSENT) + b"\x10"
 
 
 @dataclass(slots=True)
@@ -116,7 +117,7 @@ def encode_send_receipts(
     """
     frames = bytearray()
     prefix = b"\x08" + encode_varint(producer_id) + b"\x10"
-    last_ledger, ledger = -1, b"\x08" + encode_varint(_ABSENT) + b"\x10"
+    last_ledger, ledger = -1, _NO_LEDGER
     for sequence_id, highest, ledger_id, entry_id in receipts:
         if ledger_id != last_ledger:
             last_ledger, ledger = ledger_id, b"\x08" + encode_varint(ledger_id) + b"\x10"

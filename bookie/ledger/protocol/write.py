@@ -32,9 +32,10 @@ Recovery writes entries back with the same machine.  It follows the TLA+ specifi
 BookKeeper: ClientSendsAddEntryRequests, ClientChangesEnsemble, ClientResendsPendingAddOp.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import lru_cache
 from typing import TypeAlias
 
 from daybook.bookie.ledger.protocol.placement import NO_ENTRY, BookieId, Ensemble, Quorums
@@ -98,11 +99,34 @@ class State(Enum):
 _OPEN, _WITHDRAWN = State.OPEN, State.WITHDRAWN  # An attribute of an enum is slow to look up.
 
 
+@lru_cache
+def _positions_in(ensemble: Ensemble) -> Mapping[BookieId, int]:
+    """Return the position of each member.  Writers to the same bookies share the mapping."""
+    return {bookie: position for position, bookie in enumerate(ensemble)}
+
+
 Snapshot: TypeAlias = tuple[State, Ensemble, tuple[int, ...], int, int, tuple[int, ...], bool, bool]
 
 
 class WriteProtocol:
     """The write side of one ledger; `missing` are members that are away from the start."""
+
+    __slots__ = (
+        "_ack",
+        "_effects",
+        "_held",
+        "_live",
+        "_missing",
+        "_positions",
+        "_starved",
+        "_unstriped",
+        "_untried",
+        "ensemble",
+        "lac",
+        "last_add_pushed",
+        "quorums",
+        "state",
+    )
 
     def __init__(
         self,
@@ -125,8 +149,9 @@ class WriteProtocol:
         self._starved = False
         self._effects: list[Effect] = []
         self._unstriped = quorums.write == quorums.ensemble  # each entry goes to every member
+        self._ack = quorums.ack
         self._live: Ensemble = ()  # the members that are sent entries
-        self._positions: dict[BookieId, int] = {}
+        self._positions: Mapping[BookieId, int] = {}
         self._set_ensemble(ensemble)
 
     @property
@@ -182,8 +207,12 @@ class WriteProtocol:
         if position is None:
             return 0  # The bookie was replaced: no reader would ask it for the entry.
         head = self.lac + 1
-        start, end = max(first, head), min(first + count, self.last_add_pushed + 1)
+        start, end = first, first + count
         # Acknowledgements below the LAC or above the last entry sent mean nothing.
+        if start < head:
+            start = head
+        if end > self.last_add_pushed + 1:
+            end = self.last_add_pushed + 1
         if start < end:
             held = (1 << end - head) - (1 << start - head)
             if not self._unstriped:
@@ -336,20 +365,22 @@ class WriteProtocol:
 
     def _on_ack_quorum(self) -> int:
         """Return, as bits from LAC + 1 on, the entries that an ack quorum holds."""
-        by = [-1] + [0] * self.quorums.ack  # by[n]: entries held by n positions or more
+        by = [-1] + [0] * self._ack  # by[n]: entries held by n positions or more
         for held in self._held:
-            for number in range(self.quorums.ack, 0, -1):
-                by[number] |= by[number - 1] & held
+            if held:
+                for number in range(self._ack, 0, -1):
+                    by[number] |= by[number - 1] & held
         return by[-1]
 
     def _set_ensemble(self, ensemble: Ensemble) -> None:
         self.ensemble = ensemble
-        self._positions = {bookie: position for position, bookie in enumerate(ensemble)}
+        self._positions = _positions_in(ensemble)
         self._membership_changed()
 
     def _membership_changed(self) -> None:
         live = [p for p in range(self.quorums.ensemble) if p not in self._missing]
-        self._live = tuple(self.ensemble[position] for position in live)
+        all_live = len(live) == len(self.ensemble)
+        self._live = self.ensemble if all_live else tuple(self.ensemble[p] for p in live)
         starved = not self.quorums.can_confirm(live)
         if starved:
             self._emit(Starved(self.missing))

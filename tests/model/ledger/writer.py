@@ -164,7 +164,7 @@ class _Run:
         writer.last_add_confirmed, writer.length = lac, length_at(lac)
         writer.last_add_pushed, writer._pushed_length = pushed, length_at(pushed)
         for entry_id, frame in before.frames:
-            writer._frames.append([frame])
+            writer._pending.append([frame])
             writer._lengths.append(length_at(entry_id))
         if before.machine[0] is State.WITHDRAWN:
             writer._error = WriterWithdrawnError("before")
@@ -175,7 +175,7 @@ class _Run:
         first = self._writer.last_add_confirmed + 1
         frames = [
             (entry_id, b"".join(map(bytes, frame)))
-            for entry_id, frame in enumerate(self._writer._frames, first)
+            for entry_id, frame in enumerate(self._writer._pending, first)
         ]
         return Writing(
             self._writer._protocol.canonical(),
