@@ -22,6 +22,7 @@ from daybook.broker.topics.publish_limits import PublishLimits
 from daybook.broker.topics.rate_limits import TopicRateLimits
 from daybook.broker.topics.rates import Rates
 from daybook.broker.topics.topic_log import Done, TopicCursor, TopicLog, TopicLogs, translated
+from daybook.broker.topics.waiting_readers import WaitingReaders
 from daybook.managed_ledger.behind import EntryStart
 from daybook.managed_ledger.offsets import LedgerOffsets
 from daybook.managed_ledger.position import Position
@@ -74,6 +75,7 @@ class StoredTopic:
         keys: Iterator[int],
         compactions: Compactions,
         unacked: UnackedLimit,
+        readers: WaitingReaders,
         policies: EffectivePolicies,
         published_by_broker: PublishRateLimit | None,
         deduplication: Deduplication | None,
@@ -85,6 +87,7 @@ class StoredTopic:
         self.logs = logs
         self.limits = limits
         self.unacked = unacked
+        self._readers = readers
         self.clock = clock
         self.policies = policies
         self.deduplication = deduplication
@@ -165,18 +168,17 @@ class StoredTopic:
         await self._publish_limits.wait_room(lambda: self.closing)
 
     def _confirmed(self) -> None:
-        """Wake the readers.
+        """Have the readers called that wait for new entries.
 
         The log reports this itself.  A producer could be closed between its append and the
         confirmation, and would then not report it.
         """
         if self._call_when_appended:
             calls, self._call_when_appended = self._call_when_appended, {}
-            for call in calls:
-                call()
+            self._readers.serve(self, calls)
 
     def call_when_appended(self, call: Callable[[], None]) -> None:
-        """Call once, when the next entry is confirmed.  Asking twice makes one call."""
+        """Call once, soon after the next entry is confirmed.  Asking twice makes one call."""
         self._call_when_appended[call] = None
         self.log.await_next()
 

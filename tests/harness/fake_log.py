@@ -185,6 +185,7 @@ class FakeLog:
     pending_bytes: int = 0
     reads: int = 0
     reads_to_fail: int = 0  # so many reads fail: their bookies are absent
+    in_memory: bool = True  # new entries need no read of bookies
     lost: set[int] = field(default_factory=set)  # entries of which no copy can be read
     waiting_for: str = ""
     full: str = ""
@@ -356,6 +357,19 @@ class FakeLog:
                 break
             found.append(LogEntry(position, memoryview(self.entries[index])))
             size += len(self.entries[index])
+        return found
+
+    def read_now(self, start: Position, *, max_entries: int, max_bytes: int) -> list[LogEntry]:
+        if self.fenced or self.closed or self.reads_to_fail or not self.in_memory:
+            return []
+        first = max(self._index(start), self.trimmed)
+        position = self._position(first)
+        entries = min(max_entries, self.ledger_entries - position.entry_id)
+        found: list[LogEntry] = []
+        for index in range(first, min(first + entries, len(self.entries))):
+            if index in self.lost or sum(len(each.data) for each in found) >= max_bytes:
+                break
+            found.append(LogEntry(self._position(index), memoryview(self.entries[index])))
         return found
 
     # -- cursors
