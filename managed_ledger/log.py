@@ -662,6 +662,11 @@ class ManagedLedger:
         self.traffic.read(len(found))
         return found
 
+    def count_read(self, entries: int) -> None:
+        """Count entries that a reader got from another one, which has read them in memory."""
+        self.traffic.read(entries)
+        self.context.cache.hits += entries
+
     async def read_one(self, position: Position) -> Entry | None:
         """Return an entry with its header; None if there is none, or no longer."""
         if not self.ledgers.lists(position.ledger_id) or position > self.last_confirmed:

@@ -113,9 +113,6 @@ class CompactedSource:
             return []
         return await log.read(start, max_entries=max_entries, max_bytes=max_bytes)
 
-    def read_now(self, start: Position, *, max_entries: int, max_bytes: int) -> list[LogEntry]:
-        return []  # It may have to read the compacted ledger, or adopt another horizon.
-
     async def last_message(
         self, of_log: tuple[Position, int] | None
     ) -> tuple[Position, int] | None:

@@ -16,7 +16,8 @@ from typing import assert_never
 import trio
 
 from daybook.bookie.errors import LedgerError
-from daybook.broker.dispatch.entries import delivered_head, keyed_head
+from daybook.broker.dispatch.entries import Payload, delivered_head, keyed_head
+from daybook.broker.dispatch.newest import Newest
 from daybook.broker.dispatch.source import LogSource, Source
 from daybook.broker.dispatch.unacked_limit import UnackedLimit
 from daybook.broker.limits import TopicLimits
@@ -67,7 +68,7 @@ class Dispatcher:
         limits: TopicLimits,
         clock: WallClock,
         start_task: Callable[[Callable[..., Awaitable[None]], trio.CancelScope], None],
-        call_when_appended: Callable[[Callable[[], None]], None],
+        call_when_appended: Callable[[Callable[[Newest], None]], None],
         deliver: Callable[[ConsumerKey, Sequence[Entry], Sequence[int] | None], None],
         activate: Callable[[ConsumerKey, bool], None],
         room_bytes: Callable[[int], int],
@@ -211,25 +212,25 @@ class Dispatcher:
         self._assign(want, entries)
         await trio.lowlevel.checkpoint()
 
-    def _appended(self) -> None:
+    def _appended(self, newest: Newest) -> None:
         """Deliver the new entries now if that needs no wait, else wake the task."""
-        if not (self._sleeps_at_end and self._serve_now()):
+        if not (self._sleeps_at_end and self._serve_now(newest)):
             self.wake()
 
-    def _serve_now(self) -> bool:
+    def _serve_now(self, newest: Newest) -> bool:
         """Deliver what was just confirmed, while the task sleeps at the end of the log.
 
         Return False if the task has to do that, or has more to do.
         """
         want = self._want_new()
-        if want is None or self._next is None:
+        if want is None or self._next is None or not isinstance(self._source, LogSource):
             return False
         size = self._read_bytes(limited=True)
-        entries = self._source.read_now(self._next, max_entries=want.entries, max_bytes=size)
+        entries = newest.read(self._next, max_entries=want.entries, max_bytes=size)
         if not entries:
             return False
         deadline_ms = self.dispatch.deadline_ms
-        self._assign(want, entries)
+        self._assign(want, entries, newest)
         # The task sleeps until the deadline that it knows, and does all that is left to be done.
         if (
             self.dispatch.deadline_ms != deadline_ms
@@ -438,8 +439,8 @@ class Dispatcher:
         return replace(want, places=want.places[: room.entries(len(want.places))])
 
     def _fitting(
-        self, want: Want, raw: Sequence[LogEntry], visible: list[Entry], rates: DispatchRates
-    ) -> tuple[Want, Sequence[LogEntry], list[Entry]]:
+        self, want: Want, raw: Sequence[LogEntry], visible: Sequence[Entry], rates: DispatchRates
+    ) -> tuple[Want, Sequence[LogEntry], Sequence[Entry]]:
         """Leave out what the limits have no room for, as if it had not been read."""
         if isinstance(want, Replay) and want.delayed:
             return want, raw, visible
@@ -456,9 +457,9 @@ class Dispatcher:
 
     # -- giving entries to consumers
 
-    def _assign(self, want: Want, raw: Sequence[LogEntry]) -> None:
+    def _assign(self, want: Want, raw: Sequence[LogEntry], newest: Newest | None = None) -> None:
         """Let the machine assign what was read, and read on behind the entries that it took."""
-        visible = self._visible(raw)
+        visible = self._entries(raw, newest)
         if self.rates is not None and len(visible) > 1:
             want, raw, visible = self._fitting(want, raw, visible, self.rates)
         for effect in self.dispatch.entries_read(want, visible):
@@ -474,6 +475,31 @@ class Dispatcher:
             self._next = Position(*visible[count].place)
         elif raw:
             self._next = self._source.next_position(raw[-1].position)
+
+    def _entries(self, raw: Sequence[LogEntry], newest: Newest | None) -> Sequence[Entry]:
+        """Return what consumers may see of a read.
+
+        Subscriptions of one kind share what is made of the newest entries, unless it depends on
+        their acknowledgements, or they have to acknowledge some of them.
+        """
+        if newest is None or self._some_acked(raw):
+            return self._visible(raw)
+        kind = self.shared, self.keyed
+        entries = newest.made(raw, kind)
+        if entries is None:
+            entries = self._visible(raw)
+            if len(entries) == len(raw):
+                newest.keep(raw, kind, entries)
+        return entries
+
+    def _some_acked(self, raw: Sequence[LogEntry]) -> bool:
+        """Return True if one of these entries is acknowledged, or a part of it."""
+        cursor, source = self._cursor, self._source
+        if cursor.partly_acked and any(cursor.pending_of(e.position) is not None for e in raw):
+            return True
+        return source.may_be_acked(raw[0].position) and any(
+            source.is_acked(each.position) for each in raw
+        )
 
     def _visible(self, raw: Sequence[LogEntry]) -> list[Entry]:
         """Return the entries that consumers may see: no acknowledged ones, and no markers."""
@@ -523,7 +549,7 @@ class Dispatcher:
             if not isinstance(data.obj, bytes):
                 # A view into an arena pins it, and a slow consumer may keep its entries for long.
                 data = memoryview(bytes(data))
-            entry = Entry(place, messages, (data, head.start), left=left)
+            entry = Entry(place, messages, Payload(data, head.start), left=left)
             if self.shared:
                 due_ms = entry.due_ms = head.deliver_at_ms
                 if due_ms and self.delayed_delivery and due_ms > self._clock.now_ms():
@@ -556,7 +582,5 @@ class Dispatcher:
 
 def _size(entry: Entry) -> int:
     """Return the bytes of an entry, without the broker's own metadata."""
-    data: memoryview
-    start: int
-    data, start = entry.token
-    return len(data) - start
+    payload: Payload = entry.token
+    return len(payload.own)

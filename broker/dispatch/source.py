@@ -24,10 +24,6 @@ class Source(Protocol):
         """Return entries from `start` on; none if there is none now."""
         ...
 
-    def read_now(self, start: Position, *, max_entries: int, max_bytes: int) -> list[LogEntry]:
-        """Return what `read` would return if it is in memory; else nothing."""
-        ...
-
     def next_position(self, position: Position) -> Position:
         """Return where to read on behind an entry."""
         ...
@@ -62,9 +58,6 @@ class LogSource:
 
     async def read(self, start: Position, *, max_entries: int, max_bytes: int) -> list[LogEntry]:
         return await self._log.read(start, max_entries=max_entries, max_bytes=max_bytes)
-
-    def read_now(self, start: Position, *, max_entries: int, max_bytes: int) -> list[LogEntry]:
-        return self._log.read_now(start, max_entries=max_entries, max_bytes=max_bytes)
 
     def next_position(self, position: Position) -> Position:
         return self._log.next_position(position)

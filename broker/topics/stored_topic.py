@@ -11,6 +11,7 @@ import trio
 from daybook.broker.compaction.topic_compaction import Compactions, TopicCompaction
 from daybook.broker.connected_client import NO_SUCCESSOR
 from daybook.broker.dispatch.entries import delivered_head
+from daybook.broker.dispatch.newest import Newest
 from daybook.broker.dispatch.unacked_limit import UnackedLimit
 from daybook.broker.errors import BrokerError, TopicTerminatedError, UnavailableError
 from daybook.broker.limits import TopicLimits
@@ -106,7 +107,7 @@ class StoredTopic:
         self._publish_limits = PublishLimits(policies.publish_rate, published_by_broker)
         self._on_failed = on_failed
         self._on_bug = on_bug
-        self._call_when_appended: dict[Callable[[], None], None] = {}
+        self._call_when_appended: dict[Callable[[Newest], None], None] = {}
         self._nursery: trio.Nursery | None = None
         self._failed = False
 
@@ -175,9 +176,9 @@ class StoredTopic:
         """
         if self._call_when_appended:
             calls, self._call_when_appended = self._call_when_appended, {}
-            self._readers.serve(self, calls)
+            self._readers.serve(self, calls, Newest(self.log))
 
-    def call_when_appended(self, call: Callable[[], None]) -> None:
+    def call_when_appended(self, call: Callable[[Newest], None]) -> None:
         """Call once, soon after the next entry is confirmed.  Asking twice makes one call."""
         self._call_when_appended[call] = None
         self.log.await_next()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import trio
 
+from daybook.broker.dispatch.newest import Newest
 from daybook.wire.parking import Parking
 
 if TYPE_CHECKING:
@@ -19,28 +20,31 @@ if TYPE_CHECKING:
 
 _CALLS_PER_TURN = 64  # then other tasks have their turn
 
-Call: TypeAlias = Callable[[], None]
+Call: TypeAlias = Callable[[Newest], None]
 
 
 class WaitingReaders:
     """One instance per broker.  `run` belongs in the broker's nursery."""
 
     def __init__(self) -> None:
-        self._due: deque[tuple[StoredTopic, Call]] = deque()
+        self._due: deque[tuple[StoredTopic, Call, Newest]] = deque()
         self._parking = Parking()
 
-    def serve(self, topic: "StoredTopic", calls: Iterable[Call]) -> None:
-        """Make these calls soon.  A bug in one of them costs the topic, and no other."""
-        self._due.extend((topic, call) for call in calls)
+    def serve(self, topic: "StoredTopic", calls: Iterable[Call], newest: Newest) -> None:
+        """Make these calls soon, with what the log of the topic has got.
+
+        A bug in one of them costs the topic, and no other.
+        """
+        self._due.extend((topic, call, newest) for call in calls)
         self._parking.wake()
 
     async def run(self) -> None:
         due = self._due
         while True:
             for _ in range(min(len(due), _CALLS_PER_TURN)):
-                topic, call = due.popleft()
+                topic, call, newest = due.popleft()
                 try:
-                    call()
+                    call(newest)
                 except Exception as bug:
                     topic.has_bug("delivering new entries", bug)
             if due:
