@@ -653,6 +653,22 @@ class ManagedLedger:
         self.traffic.read(len(found))
         return found
 
+    def read_now(self, start: Position, *, max_entries: int, max_bytes: int) -> list[LogEntry]:
+        """Return what `read` would return if it is in memory, else nothing."""
+        found = self._reader.read_now(
+            self.ledgers.entry_at(start),
+            self.last_confirmed,
+            max_entries=max_entries,
+            max_bytes=max_bytes,
+        )
+        self.traffic.read(len(found))
+        return found
+
+    def count_read(self, entries: int) -> None:
+        """Count entries that a reader got from another one, which has read them in memory."""
+        self.traffic.read(entries)
+        self.context.cache.hits += entries
+
     async def read_one(self, position: Position) -> Entry | None:
         """Return an entry with its header; None if there is none, or no longer."""
         if not self.ledgers.lists(position.ledger_id) or position > self.last_confirmed:

@@ -125,6 +125,12 @@ class LogReader:
         self._has_read(stream, found, end)
         return found
 
+    def read_now(
+        self, at: Position, end: Position, *, max_entries: int, max_bytes: int
+    ) -> list[LogEntry]:
+        """Return what `read` would return if it is in memory, else nothing."""
+        return self._cached(at, end, max_entries, max_bytes)
+
     async def _fetch_for_all(
         self, at: Position, end: Position, last: int, max_bytes: int
     ) -> list[LogEntry]:

@@ -8,5 +8,6 @@ dispatcher       reads entries and gives them to the consumers that the rules ch
 unacked_limit    the limit of unacknowledged messages of the whole broker
 backlog          how far a subscription is behind
 entries          what a broker has to know of an entry
+newest           the newest entries, which subscriptions that wait for them share
 memory_limit     how many bytes may wait for slow connections
 """

@@ -88,10 +88,11 @@ class Acknowledgements:
             raise NotAllowedError("this broker does not offer transactions")
         last = self._topic.log.last_confirmed
         end = (last.ledger_id, last.entry_id)
-        missing = [each for each in ack.ids if (each.ledger_id, each.entry_id) > end]
+        there, missing = ack.ids, [each for each in ack.ids if each[:2] > end]
+        if missing:
+            there = [each for each in ack.ids if each[:2] <= end]
         self.acked_ms = consumer.acked_ms = self._topic.clock.now_ms()
         if not ack.cumulative:
-            there = [each for each in ack.ids if (each.ledger_id, each.entry_id) <= end]
             self._add_each(consumer, there, unread=_is_unread(consumer, ack))
         elif not missing:
             self._add_cumulative(ack)

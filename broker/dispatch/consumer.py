@@ -5,6 +5,7 @@ from typing import Protocol, TypeAlias
 
 from daybook.broker.connected_client import ConnectedClient, SuccessorUrls
 from daybook.broker.dispatch.backlog import BacklogSize
+from daybook.broker.dispatch.entries import Payload
 from daybook.broker.errors import BrokerError
 from daybook.broker.protocol.dispatch.interface import Dispatch, Entry
 from daybook.broker.protocol.dispatch.key_shared import KeyPolicy
@@ -129,18 +130,13 @@ class Consumer:
         messages = size = 0
         whole = self._with_metadata
         for index, entry in enumerate(entries):
-            data: memoryview
-            start: int
-            data, start = entry.token
-            if start and not whole:
-                data = data[start:]
+            payload: Payload = entry.token
+            data = payload.data if whole else payload.own
             length = len(data)
             buffers.append(
                 encode_message(
                     self.consumer_id,
-                    entry.place[0],
-                    entry.place[1],
-                    self._partition,
+                    payload.message_id(entry.place, self._partition),
                     redeliveries[index] if redeliveries else 0,
                     ack_sets[index] if ack_sets else None,
                     length,

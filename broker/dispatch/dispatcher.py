@@ -2,7 +2,8 @@
 
 A machine (`broker.protocol.dispatch`) decides what the task reads and which consumer gets it.  The
 task sleeps at the end of the log and while no consumer can take anything.  Everything that may
-change that wakes it.
+change that wakes it.  While it sleeps at the end, new entries that are in memory are delivered
+without it: one call costs much less than a task that wakes, reads, and sleeps again.
 
     permits, acks, ... ---> Dispatch ---want---> read ---> Dispatch ---deliver---> consumers
 """
@@ -15,7 +16,8 @@ from typing import assert_never
 import trio
 
 from daybook.bookie.errors import LedgerError
-from daybook.broker.dispatch.entries import delivered_head, keyed_head
+from daybook.broker.dispatch.entries import Payload, delivered_head, keyed_head
+from daybook.broker.dispatch.newest import Newest
 from daybook.broker.dispatch.source import LogSource, Source
 from daybook.broker.dispatch.unacked_limit import UnackedLimit
 from daybook.broker.limits import TopicLimits
@@ -66,7 +68,7 @@ class Dispatcher:
         limits: TopicLimits,
         clock: WallClock,
         start_task: Callable[[Callable[..., Awaitable[None]], trio.CancelScope], None],
-        call_when_appended: Callable[[Callable[[], None]], None],
+        call_when_appended: Callable[[Callable[[Newest], None]], None],
         deliver: Callable[[ConsumerKey, Sequence[Entry], Sequence[int] | None], None],
         activate: Callable[[ConsumerKey, bool], None],
         room_bytes: Callable[[int], int],
@@ -98,6 +100,7 @@ class Dispatcher:
         self._next: Position | None = None  # the next entry to read; None: the cursor knows
         self._end: Position | None = None  # the end of the log, if everything before it is read
         self._wake = trio.Event()
+        self._sleeps_at_end = False  # the task; new entries may be delivered without it
         self._task: trio.CancelScope | None = None
         self._reading: tuple[Want, int] | None = None  # the read under way, and since when
         self.unreadable = Unreadable()
@@ -137,6 +140,7 @@ class Dispatcher:
 
     def stop(self) -> None:
         self._forget_unreadable()
+        self._sleeps_at_end = False
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -172,6 +176,7 @@ class Dispatcher:
                 await self._serve_once(scope)
 
     async def _serve_once(self, scope: trio.CancelScope) -> None:
+        self._sleeps_at_end = False
         deadline_ms = self.dispatch.deadline_ms
         if deadline_ms is not None and deadline_ms <= self._clock.now_ms():
             self.perform_all(self.dispatch.tick(self._clock.now_ms()))
@@ -201,10 +206,51 @@ class Dispatcher:
         if self.stopped_by_broker:
             return  # The entries are read again when it goes on.
         if entries is None:
+            self._sleeps_at_end = isinstance(want, Read)
             await self._sleep(trio.current_time())
             return
         self._assign(want, entries)
         await trio.lowlevel.checkpoint()
+
+    def _appended(self, newest: Newest) -> None:
+        """Deliver the new entries now if that needs no wait, else wake the task."""
+        if not (self._sleeps_at_end and self._serve_now(newest)):
+            self.wake()
+
+    def _serve_now(self, newest: Newest) -> bool:
+        """Deliver what was just confirmed, while the task sleeps at the end of the log.
+
+        Return False if the task has to do that, or has more to do.
+        """
+        want = self._want_new()
+        if want is None or self._next is None or not isinstance(self._source, LogSource):
+            return False
+        size = self._read_bytes(limited=True)
+        entries = newest.read(self._next, max_entries=want.entries, max_bytes=size)
+        if not entries:
+            return False
+        deadline_ms = self.dispatch.deadline_ms
+        self._assign(want, entries, newest)
+        # The task sleeps until the deadline that it knows, and does all that is left to be done.
+        if (
+            self.dispatch.deadline_ms != deadline_ms
+            or not self._has_passed_end
+            or self._want_new() is None
+        ):
+            return False
+        self._note_end()
+        return True
+
+    @property
+    def _has_passed_end(self) -> bool:
+        return self._next is not None and self._next > self._log.last_confirmed
+
+    def _want_new(self) -> Read | None:
+        """Return what the machine wants if that is new entries, and nothing limits them."""
+        if self.rates is not None or self.stopped_by_broker:
+            return None
+        want = self.dispatch.want()
+        return want if isinstance(want, Read) and want.waits else None
 
     async def _sleep(self, looked_s: float) -> None:
         """Sleep until something happens, or the machine is due for a tick.
@@ -315,12 +361,18 @@ class Dispatcher:
                 self._end = None
                 return entries
         # No checkpoint since `last_confirmed` was read, so no append can come in between unseen.
-        self._end = end
-        self._on_end()
         if not waits:
+            self._end = end
+            self._on_end()
             return []
-        self._call_when_appended(self.wake)
+        self._note_end()
         return None
+
+    def _note_end(self) -> None:
+        """Note that everything is read, and arrange to hear of the next entry."""
+        self._end = self._log.last_confirmed
+        self._on_end()
+        self._call_when_appended(self._appended)
 
     def _read_bytes(self, *, limited: bool) -> int:
         """Return how much to read: not more than some consumer has room for.
@@ -387,8 +439,8 @@ class Dispatcher:
         return replace(want, places=want.places[: room.entries(len(want.places))])
 
     def _fitting(
-        self, want: Want, raw: Sequence[LogEntry], visible: list[Entry], rates: DispatchRates
-    ) -> tuple[Want, Sequence[LogEntry], list[Entry]]:
+        self, want: Want, raw: Sequence[LogEntry], visible: Sequence[Entry], rates: DispatchRates
+    ) -> tuple[Want, Sequence[LogEntry], Sequence[Entry]]:
         """Leave out what the limits have no room for, as if it had not been read."""
         if isinstance(want, Replay) and want.delayed:
             return want, raw, visible
@@ -405,9 +457,9 @@ class Dispatcher:
 
     # -- giving entries to consumers
 
-    def _assign(self, want: Want, raw: Sequence[LogEntry]) -> None:
+    def _assign(self, want: Want, raw: Sequence[LogEntry], newest: Newest | None = None) -> None:
         """Let the machine assign what was read, and read on behind the entries that it took."""
-        visible = self._visible(raw)
+        visible = self._entries(raw, newest)
         if self.rates is not None and len(visible) > 1:
             want, raw, visible = self._fitting(want, raw, visible, self.rates)
         for effect in self.dispatch.entries_read(want, visible):
@@ -423,6 +475,31 @@ class Dispatcher:
             self._next = Position(*visible[count].place)
         elif raw:
             self._next = self._source.next_position(raw[-1].position)
+
+    def _entries(self, raw: Sequence[LogEntry], newest: Newest | None) -> Sequence[Entry]:
+        """Return what consumers may see of a read.
+
+        Subscriptions of one kind share what is made of the newest entries, unless it depends on
+        their acknowledgements, or they have to acknowledge some of them.
+        """
+        if newest is None or self._some_acked(raw):
+            return self._visible(raw)
+        kind = self.shared, self.keyed
+        entries = newest.made(raw, kind)
+        if entries is None:
+            entries = self._visible(raw)
+            if len(entries) == len(raw):
+                newest.keep(raw, kind, entries)
+        return entries
+
+    def _some_acked(self, raw: Sequence[LogEntry]) -> bool:
+        """Return True if one of these entries is acknowledged, or a part of it."""
+        cursor, source = self._cursor, self._source
+        if cursor.partly_acked and any(cursor.pending_of(e.position) is not None for e in raw):
+            return True
+        return source.may_be_acked(raw[0].position) and any(
+            source.is_acked(each.position) for each in raw
+        )
 
     def _visible(self, raw: Sequence[LogEntry]) -> list[Entry]:
         """Return the entries that consumers may see: no acknowledged ones, and no markers."""
@@ -472,7 +549,7 @@ class Dispatcher:
             if not isinstance(data.obj, bytes):
                 # A view into an arena pins it, and a slow consumer may keep its entries for long.
                 data = memoryview(bytes(data))
-            entry = Entry(place, messages, (data, head.start), left=left)
+            entry = Entry(place, messages, Payload(data, head.start), left=left)
             if self.shared:
                 due_ms = entry.due_ms = head.deliver_at_ms
                 if due_ms and self.delayed_delivery and due_ms > self._clock.now_ms():
@@ -505,7 +582,5 @@ class Dispatcher:
 
 def _size(entry: Entry) -> int:
     """Return the bytes of an entry, without the broker's own metadata."""
-    data: memoryview
-    start: int
-    data, start = entry.token
-    return len(data) - start
+    payload: Payload = entry.token
+    return len(payload.own)

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from daybook.broker.protocol.dispatch.murmur import murmur3
+from daybook.broker.protocol.dispatch.places import Place
 from daybook.wire.batch import BATCH_MAX, messages_counted, peek_metadata
 from daybook.wire.errors import MalformedError, TruncatedError
+from daybook.wire.messages.consumer import encode_message_id
 from daybook.wire.proto import pulsar_pb2 as pb
 
 _NO_KEY = b"NONE_KEY"
@@ -34,6 +36,29 @@ class EntryHead:
     group_ends: bool = False  # the entry is the last chunk
     left: int | None = None  # the messages of a batch that compaction left, as bits
     key: int = 0  # the hash of its key; `keyed_head` only
+
+
+class Payload:
+    """The bytes of an entry, which all consumers that get it share.
+
+    `data` is the entry as it was stored, and `own` what its producer has sent.
+    """
+
+    __slots__ = ("_message_id", "data", "own")
+
+    def __init__(self, data: memoryview, start: int) -> None:
+        self.data = data
+        self.own = data[start:] if start else data
+        self._message_id = b""
+
+    def message_id(self, place: Place, partition: int) -> bytes:
+        """Return the id of the entry as MESSAGE has it.
+
+        It is encoded once, since all consumers of an entry read the same partition.
+        """
+        if not self._message_id:
+            self._message_id = encode_message_id(*place, partition)
+        return self._message_id
 
 
 def entry_head(data: memoryview) -> EntryHead:

@@ -208,7 +208,7 @@ class NonPersistentSubscription:
         if self.dispatch.ranges is not None:
             for entry in entries:
                 # The entries are shared by all subscriptions, so each key is computed once.
-                entry.key = entry.key or keyed_head(entry.token[0]).key
+                entry.key = entry.key or keyed_head(entry.token.data).key
         rooms = {key: each.connection.room_bytes for key, each in self.consumers.items()}
         assigned = self.dispatch.assign(entries, sizes, rooms)
         self.dropped += assigned.dropped

@@ -18,6 +18,7 @@ import trio
 
 from daybook.broker.connected_client import NO_SUCCESSOR, ConnectedClient, SuccessorUrls
 from daybook.broker.dispatch.consumer import Consumer
+from daybook.broker.dispatch.entries import Payload
 from daybook.broker.dispatch.non_persistent import NonPersistentSubscription
 from daybook.broker.errors import (
     NotAllowedError,
@@ -142,7 +143,7 @@ class NonPersistentTopic:
         if not self._arrived:
             producer.connection.call_at_flush(self.deliver)
         # The copy is shared by all subscriptions: a view would pin the buffer of the connection.
-        self._arrived.append(Entry((0, 0), messages, (memoryview(bytes(payload)), 0)))
+        self._arrived.append(Entry((0, 0), messages, Payload(memoryview(bytes(payload)), 0)))
         self._sizes.append(size)
         self._arrived_bytes += size
         self._deliveries += subscriptions

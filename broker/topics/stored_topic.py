@@ -11,6 +11,7 @@ import trio
 from daybook.broker.compaction.topic_compaction import Compactions, TopicCompaction
 from daybook.broker.connected_client import NO_SUCCESSOR
 from daybook.broker.dispatch.entries import delivered_head
+from daybook.broker.dispatch.newest import Newest
 from daybook.broker.dispatch.unacked_limit import UnackedLimit
 from daybook.broker.errors import BrokerError, TopicTerminatedError, UnavailableError
 from daybook.broker.limits import TopicLimits
@@ -22,6 +23,7 @@ from daybook.broker.topics.publish_limits import PublishLimits
 from daybook.broker.topics.rate_limits import TopicRateLimits
 from daybook.broker.topics.rates import Rates
 from daybook.broker.topics.topic_log import Done, TopicCursor, TopicLog, TopicLogs, translated
+from daybook.broker.topics.waiting_readers import WaitingReaders
 from daybook.managed_ledger.behind import EntryStart
 from daybook.managed_ledger.offsets import LedgerOffsets
 from daybook.managed_ledger.position import Position
@@ -74,6 +76,7 @@ class StoredTopic:
         keys: Iterator[int],
         compactions: Compactions,
         unacked: UnackedLimit,
+        readers: WaitingReaders,
         policies: EffectivePolicies,
         published_by_broker: PublishRateLimit | None,
         deduplication: Deduplication | None,
@@ -85,6 +88,7 @@ class StoredTopic:
         self.logs = logs
         self.limits = limits
         self.unacked = unacked
+        self._readers = readers
         self.clock = clock
         self.policies = policies
         self.deduplication = deduplication
@@ -103,7 +107,7 @@ class StoredTopic:
         self._publish_limits = PublishLimits(policies.publish_rate, published_by_broker)
         self._on_failed = on_failed
         self._on_bug = on_bug
-        self._call_when_appended: dict[Callable[[], None], None] = {}
+        self._call_when_appended: dict[Callable[[Newest], None], None] = {}
         self._nursery: trio.Nursery | None = None
         self._failed = False
 
@@ -169,18 +173,17 @@ class StoredTopic:
         await self._publish_limits.wait_room(lambda: self.closing)
 
     def _confirmed(self) -> None:
-        """Wake the readers.
+        """Have the readers called that wait for new entries.
 
         The log reports this itself.  A producer could be closed between its append and the
         confirmation, and would then not report it.
         """
         if self._call_when_appended:
             calls, self._call_when_appended = self._call_when_appended, {}
-            for call in calls:
-                call()
+            self._readers.serve(self, calls, Newest(self.log))
 
-    def call_when_appended(self, call: Callable[[], None]) -> None:
-        """Call once, when the next entry is confirmed.  Asking twice makes one call."""
+    def call_when_appended(self, call: Callable[[Newest], None]) -> None:
+        """Call once, soon after the next entry is confirmed.  Asking twice makes one call."""
         self._call_when_appended[call] = None
         self.log.await_next()
 

@@ -41,6 +41,7 @@ from daybook.broker.topics.stored_topic import StoredTopic, Termination
 from daybook.broker.topics.topic_log import TopicLog, TopicLogs, translated
 from daybook.broker.topics.topic_producers import TopicProducers
 from daybook.broker.topics.topic_subscriptions import TopicSubscriptions
+from daybook.broker.topics.waiting_readers import WaitingReaders
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.sinks.commit import Sinks
 from daybook.managed_ledger.traffic import NO_TRAFFIC, Traffic
@@ -69,6 +70,7 @@ class Topic(StoredTopic):
         keys: Iterator[int],
         compactions: Compactions,
         unacked: UnackedLimit,
+        readers: WaitingReaders,
         policies: EffectivePolicies,
         published_by_broker: PublishRateLimit | None = None,
         deduplication: Deduplication | None = None,
@@ -85,6 +87,7 @@ class Topic(StoredTopic):
             keys=keys,
             compactions=compactions,
             unacked=unacked,
+            readers=readers,
             policies=policies,
             published_by_broker=published_by_broker,
             deduplication=deduplication,

@@ -61,6 +61,7 @@ from daybook.broker.topics.rates import PERIOD_S
 from daybook.broker.topics.topic import Topic
 from daybook.broker.topics.topic_log import TopicLog, TopicLogs
 from daybook.broker.topics.upkeep import Upkeep, use_of
+from daybook.broker.topics.waiting_readers import WaitingReaders
 from daybook.managed_ledger.errors import FencedError, ManagedLedgerError
 from daybook.managed_ledger.sinks.commit import Sinks
 from daybook.wire.clock import WallClock
@@ -141,6 +142,7 @@ class Topics:
         self._waiter_ids = count(1)
         self._compactions = Compactions(self.limits.compaction, clock=clock, rng=rng, log=log)
         self.unacked = UnackedLimit(self.limits.unacked, log)
+        self._readers = WaitingReaders()
         published = self.limits.published
         self._published = publish_rate_limit(published.messages_per_s, published.bytes_per_s)
         self._keys: Iterator[int] = count(1)  # for producers and consumers
@@ -212,6 +214,7 @@ class Topics:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            nursery.start_soon(self._readers.run)
             nursery.start_soon(self._tick_rates)
             nursery.start_soon(self.watch.run)
             nursery.start_soon(self._policy_updates.run)
@@ -648,6 +651,7 @@ class Topics:
             keys=self._keys,
             compactions=self._compactions,
             unacked=self.unacked,
+            readers=self._readers,
             policies=policies,
             published_by_broker=self._published,
             deduplication=known,

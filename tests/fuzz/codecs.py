@@ -23,7 +23,13 @@ from daybook.wire.errors import WireError
 from daybook.wire.fields import U32, decode_varint, encode_varint, iter_fields, signed
 from daybook.wire.messages.bookie import FRAME_BYTES_MAX
 from daybook.wire.messages.client import Send, SendReceipt, encode_send, encode_send_receipts
-from daybook.wire.messages.consumer import Ack, Delivery, encode_ack, encode_message
+from daybook.wire.messages.consumer import (
+    Ack,
+    Delivery,
+    encode_ack,
+    encode_message,
+    encode_message_id,
+)
 from daybook.wire.messages.registry import Command, decode_frame, encode, type_name
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName, check_namespace, url_decode, url_encode
@@ -86,9 +92,7 @@ def _same_receipt(receipt: SendReceipt) -> None:
 def _same_delivery(delivery: Delivery) -> None:
     frame = encode_message(
         delivery.consumer_id,
-        delivery.ledger_id,
-        delivery.entry_id,
-        delivery.partition,
+        encode_message_id(delivery.ledger_id, delivery.entry_id, delivery.partition),
         delivery.redelivery_count,
         delivery.ack_set,
         len(delivery.payload),
@@ -120,7 +124,7 @@ def frame_seeds() -> Mapping[str, bytes]:
     send = encode_send(1, 7, len(strategies.ENTRY), num_messages=2, highest_sequence_id=8)
     seeds["Send"] = (send + strategies.ENTRY)[_LENGTH:]
     seeds["SendReceipt"] = encode_send_receipts(1, [(7, 8, 5, 0)])[_LENGTH:]
-    message = encode_message(1, 5, 0, -1, 1, 6, len(strategies.ENTRY), 3)
+    message = encode_message(1, encode_message_id(5, 0, -1), 1, 6, len(strategies.ENTRY), 3)
     seeds["Message"] = (message + strategies.ENTRY)[_LENGTH:]
     ids = [(5, 0, None), (5, 1, 1 << 70)]
     seeds["Ack"] = encode_ack(1, ids, request_id=9, validation_error=1)[_LENGTH:]

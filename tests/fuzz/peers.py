@@ -34,7 +34,7 @@ from daybook.wire.fields import U32
 from daybook.wire.messages import bookie
 from daybook.wire.messages.bookie import Add, BatchRead, Read
 from daybook.wire.messages.client import Send, encode_send_receipts
-from daybook.wire.messages.consumer import Ack, encode_message
+from daybook.wire.messages.consumer import Ack, encode_message, encode_message_id
 from daybook.wire.messages.registry import Command, decode_frame, encode
 from daybook.wire.metadata.memory import MemoryStore
 from daybook.wire.metadata.store import MetadataError
@@ -163,7 +163,7 @@ class OddBroker:
         ack_set = choices.number() & 0xFF if choices.one_in(4) else None
         ids = (5, self._entries) if not choices.one_in(8) else (choices.pick(EDGES), 0)
         size = len(payload)
-        return encode_message(consumer_id, *ids, -1, 0, ack_set, size) + payload
+        return encode_message(consumer_id, encode_message_id(*ids, -1), 0, ack_set, size) + payload
 
     def _odd(self, command: object) -> list[bytes]:
         choices = self._choices

@@ -184,7 +184,9 @@ class FakeLog:
     terminated: bool = False
     pending_bytes: int = 0
     reads: int = 0
+    reads_now: int = 0  # in memory
     reads_to_fail: int = 0  # so many reads fail: their bookies are absent
+    in_memory: bool = True  # new entries need no read of bookies
     lost: set[int] = field(default_factory=set)  # entries of which no copy can be read
     waiting_for: str = ""
     full: str = ""
@@ -361,6 +363,24 @@ class FakeLog:
             found.append(LogEntry(position, memoryview(self.entries[index])))
             size += len(self.entries[index])
         return found
+
+    def read_now(self, start: Position, *, max_entries: int, max_bytes: int) -> list[LogEntry]:
+        if self.fenced or self.closed or self.reads_to_fail or not self.in_memory:
+            return []
+        self.reads_now += 1
+        first = max(self._index(start), self.trimmed)
+        position = self._position(first)
+        entries = min(max_entries, self.ledger_entries - position.entry_id)
+        found: list[LogEntry] = []
+        for index in range(first, min(first + entries, len(self.entries))):
+            if index in self.lost or sum(len(each.data) for each in found) >= max_bytes:
+                break
+            found.append(LogEntry(self._position(index), memoryview(self.entries[index])))
+        self.traffic.read(len(found))
+        return found
+
+    def count_read(self, entries: int) -> None:
+        self.traffic.read(entries)
 
     # -- cursors
 

@@ -81,7 +81,7 @@ class Counting(Position):
     """A position that counts its comparisons."""
 
     __slots__ = ()
-    __lt__, __le__, __gt__, __ge__ = map(_counting, (lt, le, gt, ge))  # type: ignore[assignment]
+    __lt__, __le__, __gt__, __ge__ = map(_counting, (lt, le, gt, ge))
 
 
 def test_an_acknowledgement_up_to_an_entry_costs_what_it_removes() -> None:

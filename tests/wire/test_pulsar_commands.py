@@ -16,6 +16,7 @@ from daybook.wire.messages.consumer import (
     Delivery,
     encode_ack,
     encode_message,
+    encode_message_id,
 )
 from daybook.wire.messages.registry import (
     NO_ID,
@@ -142,9 +143,8 @@ def test_message_parses_as_the_runtime_parses_it(
     epoch: int | None,
     payload: bytes,
 ) -> None:
-    head = encode_message(
-        consumer_id, ledger_id, entry_id, partition, redelivered, ack_set, len(payload), epoch
-    )
+    message_id = encode_message_id(ledger_id, entry_id, partition)
+    head = encode_message(consumer_id, message_id, redelivered, ack_set, len(payload), epoch)
     frame = body(head + payload)
     size = int.from_bytes(frame[:4], "big")
     base = pb.BaseCommand.FromString(bytes(frame[4 : 4 + size]))

@@ -13,7 +13,7 @@ pending), and `None` is the whole entry.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from daybook.wire.ack_sets import decode_ack_set, encode_ack_set
 from daybook.wire.errors import MalformedError
@@ -58,8 +58,7 @@ class Delivery:
         )
 
 
-@dataclass(slots=True, frozen=True)
-class AckedId:
+class AckedId(NamedTuple):
     """The id of an acknowledged entry.
 
     `ack_set` has the messages of the batch that stay pending; None acknowledges the whole entry.
@@ -110,23 +109,25 @@ class Ack:
         )
 
 
+def encode_message_id(ledger_id: int, entry_id: int, partition: int) -> bytes:
+    """Return the id of an entry as MESSAGE has it, the same for all consumers."""
+    # The partition is always sent, even -1: old clients misread its absence.
+    return b"\x08%b\x10%b\x18%b" % (
+        encode_varint(ledger_id),
+        encode_varint(entry_id),
+        encode_varint(partition),
+    )
+
+
 def encode_message(
     consumer_id: int,
-    ledger_id: int,
-    entry_id: int,
-    partition: int,
+    message_id: bytes,
     redelivery_count: int,
     ack_set: int | None,
     payload_bytes: int,
     consumer_epoch: int | None = None,
 ) -> bytes:
     """Return the frame of MESSAGE up to its payload, which the caller sends behind it."""
-    # The partition is always sent, even -1: old clients misread its absence.
-    message_id = b"\x08%b\x10%b\x18%b" % (
-        encode_varint(ledger_id),
-        encode_varint(entry_id),
-        encode_varint(partition),
-    )
     command = b"\x08%b\x12%c%b" % (encode_varint(consumer_id), len(message_id), message_id)
     if redelivery_count:
         command += b"\x18" + encode_varint(redelivery_count)

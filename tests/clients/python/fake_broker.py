@@ -17,7 +17,7 @@ from daybook.wire.arena import ArenaPool
 from daybook.wire.batch import broker_entry_metadata, parse_metadata, split_broker_metadata
 from daybook.wire.connection import FrameConnection
 from daybook.wire.messages.client import Send, encode_send_receipts
-from daybook.wire.messages.consumer import Ack, encode_message
+from daybook.wire.messages.consumer import Ack, encode_message, encode_message_id
 from daybook.wire.messages.registry import Command, decode_frame, encode, signed, unsigned
 from daybook.wire.outbox import Flusher
 from daybook.wire.proto import pulsar_pb2 as pb
@@ -404,9 +404,7 @@ class FakeConnection:
             partition = TopicName.parse(consumer.topic).partition
             head = encode_message(
                 consumer.consumer_id,
-                LEDGER,
-                index,
-                partition,
+                encode_message_id(LEDGER, index, partition),
                 consumer.redelivered.get(index, 0),
                 subscription.pending.get(index),
                 len(entry.payload),
