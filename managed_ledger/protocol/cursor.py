@@ -83,8 +83,9 @@ class CursorState:
     def ack(self, positions: Sequence[Position]) -> bool:
         """Acknowledge single positions; return False if none of them was new."""
         before, holes = self.changes, self.holes
+        following = self._next_position(self.mark_delete)
         for position in positions:
-            if self._follows(position):  # In order: the ack set is not needed.
+            if position == following:  # In order: the ack set is not needed.
                 # If there are no holes, this makes none.
                 known = not holes.open or self._fill(position)
                 self.mark_delete = position
@@ -93,6 +94,7 @@ class CursorState:
                     self._advance()
                     if not known:
                         self._lose_count()
+                following = self._next_position(self.mark_delete)
             elif position > self.mark_delete and self.acked.add(position):
                 self.changes += 1
                 if self._recording:
@@ -103,13 +105,6 @@ class CursorState:
             self.parts.done(positions)
             self.parts.done_up_to(self.mark_delete)
         return self.changes != before
-
-    def _follows(self, position: Position) -> bool:
-        """Return True if the entry at `position` is the first one that is not acknowledged."""
-        last = self.mark_delete
-        if position.ledger_id == last.ledger_id:  # Entries of one ledger have no gaps.
-            return position.entry_id == last.entry_id + 1
-        return position == self._next_position(last)
 
     def ack_part(self, position: Position, pending: int) -> bool:
         """Leave only those messages of an entry pending that are pending and in `pending`.

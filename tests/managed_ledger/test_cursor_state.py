@@ -133,3 +133,13 @@ def test_an_older_change_moves_nothing_back() -> None:
 def test_a_change_with_entries_that_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="entries"):
         apply_change(START, AckSet(), Change(START, ((1, 0, 2**60),)))
+
+
+def test_an_id_behind_the_end_of_a_ledger_moves_no_mark_delete() -> None:
+    # A client can send any id.  Entries of the next ledger must not look as if they were behind it.
+    state = CursorState(START, AckSet(), next_position)
+    state.ack(ENTRIES[:3])
+    state.ack([Position(1, 3), Position(1, 4)])
+    assert state.mark_delete == Position(1, 2)
+    state.ack([Position(2, 0)])
+    assert state.mark_delete == Position(2, 0)

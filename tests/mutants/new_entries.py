@@ -103,12 +103,4 @@ MUTANTS = [
         replacement=Edit("kind = self.shared, self.keyed", "kind = None"),
         caught_by=f"{_TESTS} -k delayed",
     ),
-    Mutant(
-        id="NE13",
-        rule="mark-delete moves on to the next ledger -> it stays at the end of one",
-        module="daybook.managed_ledger.protocol.cursor",
-        name="CursorState._follows",
-        replacement=Edit("return position == self._next_position(last)", "return False"),
-        caught_by="tests:tests/managed_ledger/test_holes.py -k in_order",
-    ),
 ]

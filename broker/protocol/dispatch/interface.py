@@ -17,7 +17,11 @@ from daybook.broker.protocol.dispatch.places import ConsumerKey, Place, SlotRang
 
 @dataclass(slots=True)
 class Entry:
-    """An entry that was read.  Not frozen: one is made for each entry and subscription."""
+    """An entry that was read.
+
+    It is not frozen, because that makes it slower to make.  Nobody changes it once it is made:
+    subscriptions of one kind share it.
+    """
 
     place: Place
     messages: int  # permits that it takes
