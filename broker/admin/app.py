@@ -26,6 +26,7 @@ from starlette.types import ASGIApp
 from daybook.broker.admin import bundles, namespaces, schemas, sinks, subscriptions, topics
 from daybook.broker.admin.access import Access
 from daybook.broker.admin.answer_budget import AnswerBudget
+from daybook.broker.admin.body_budget import BodyBudget
 from daybook.broker.admin.handling import (
     Endpoints,
     HeldResponse,
@@ -64,7 +65,7 @@ def create_app(
     `staged_bytes_max` bounds the bodies of requests about sinks, which have entries, and
     `message_bytes_max` an entry that is shown.  Refusals keep to the `pace`.
     """
-    held, answers = HeldRefusals(pace), AnswerBudget()
+    held, answers, bodies = HeldRefusals(pace), AnswerBudget(), BodyBudget()
     texts = AnswerBudget()  # Metrics have their own: long lists must not keep them out.
 
     async def show_metrics(request: Request) -> Response:
@@ -94,17 +95,19 @@ def create_app(
             return PlainTextResponse(why, 503)
         return PlainTextResponse("ok")
 
-    endpoints = Endpoints(operations, body_bytes_max, log, access, held, answers)
+    endpoints = Endpoints(operations, body_bytes_max, log, access, held, answers, bodies)
     of_sinks_routes = (
         []
         if of_sinks is None
         else sinks.routes(
-            Endpoints(of_sinks, max(body_bytes_max, staged_bytes_max), log, access, held, answers)
+            Endpoints(
+                of_sinks, max(body_bytes_max, staged_bytes_max), log, access, held, answers, bodies
+            )
         )
     )
-    of_schemas = Endpoints(operations.schemas, body_bytes_max, log, access, held, answers)
+    of_schemas = Endpoints(operations.schemas, body_bytes_max, log, access, held, answers, bodies)
     shown = SubscriptionOperations(operations, message_bytes_max)
-    of_subscriptions = Endpoints(shown, body_bytes_max, log, access, held, answers)
+    of_subscriptions = Endpoints(shown, body_bytes_max, log, access, held, answers, bodies)
     app = Starlette(
         routes=[
             Route("/metrics", show_metrics),

@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from daybook.broker.admin.access import Access, domain_of
 from daybook.broker.admin.answer_budget import AnswerBudget
+from daybook.broker.admin.body_budget import BodyBudget
 from daybook.broker.admin.held_refusals import HeldRefusals
 from daybook.broker.errors import (
     AuthenticationError,
@@ -107,11 +108,20 @@ class HeldResponse(Response):
 class Call(Generic[PartsT]):
     """One request, with the parts of the broker that handlers use."""
 
-    def __init__(self, request: Request, parts: PartsT, body_bytes_max: int) -> None:
+    def __init__(
+        self, request: Request, parts: PartsT, body_bytes_max: int, bodies: BodyBudget
+    ) -> None:
         self.parts = parts
         self._request = request
         self._body_bytes_max = body_bytes_max
+        self._bodies = bodies
+        self._counted = 0  # bytes of the body that the budget counts
         self._read: bytes | None = None
+
+    def release(self) -> None:
+        """Give back the memory of the body; the request has its answer.  Idempotent."""
+        counted, self._counted = self._counted, 0
+        self._bodies.release(_client_of(self._request), counted)
 
     @property
     def encrypted(self) -> bool:
@@ -205,6 +215,8 @@ class Call(Generic[PartsT]):
                             f"the body of the request may have at most {self._body_bytes_max}"
                             " bytes (http_body_bytes_max)"
                         )
+                    client = _client_of(self._request)
+                    self._counted = self._bodies.grown(client, self._counted, size)
             if scope.cancelled_caught:
                 raise BadBodyError(
                     f"the body of the request did not arrive within {_BODY_TIMEOUT_S:g} s, and a"
@@ -229,10 +241,12 @@ class Endpoints(Generic[PartsT]):
         access: Access | None = None,
         held: HeldRefusals | None = None,
         answers: AnswerBudget | None = None,
+        bodies: BodyBudget | None = None,
     ) -> None:
         self._access = access
         self._held = held or HeldRefusals()
         self._answers = answers or AnswerBudget()
+        self._bodies = bodies or BodyBudget()
         self._parts = parts
         self._body_bytes_max = body_bytes_max
         self._log = log
@@ -278,7 +292,7 @@ class Endpoints(Generic[PartsT]):
         reads_messages: bool,
         is_list: bool,
     ) -> Response:
-        call = Call(request, self._parts, self._body_bytes_max)
+        call = Call(request, self._parts, self._body_bytes_max, self._bodies)
         try:
             with trio.fail_after(_HANDLER_TIMEOUT_S):
                 if self._access is not None:
@@ -302,6 +316,8 @@ class Endpoints(Generic[PartsT]):
                 exc_info=error,
             )
             return reason(500, "the broker failed; its log has the reason")
+        finally:
+            call.release()
 
     async def _answer(
         self, handler: Handler[PartsT], call: Call[PartsT], request: Request, *, is_list: bool
@@ -315,6 +331,12 @@ class Endpoints(Generic[PartsT]):
         return await within(self._answers, request, make, is_list=is_list)
 
 
+def _client_of(request: Request) -> str:
+    """Return the address of the client, which shares budgets with all its other requests."""
+    client = request.client
+    return "" if client is None else address_of(f"{client.host}:{client.port}")
+
+
 async def within(
     budget: AnswerBudget,
     request: Request,
@@ -326,9 +348,7 @@ async def within(
 
     Raise NoRoomError.
     """
-    client = request.client
-    host = "" if client is None else address_of(f"{client.host}:{client.port}")
-    held = await budget.hold(request.scope["path"], host, is_list=is_list)
+    held = await budget.hold(request.scope["path"], _client_of(request), is_list=is_list)
     try:
         response = await make()
         if response.on_done is _nothing:  # The memory of others is counted elsewhere.

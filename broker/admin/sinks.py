@@ -122,6 +122,8 @@ async def _append(call: SinkCall) -> object:
     first = call.query("first")
     if not first.isdecimal() or len(first) > _DIGITS_MAX:
         raise PreconditionError(f"first must be a number, not {first[:_DIGITS_MAX]!r}")
+    # An attempt that does not exist is refused before its body is read.
+    call.parts.targets_of_attempt(call.path("sink"), call.path("attempt"))
     following = await call.parts.append(
         call.path("sink"),
         call.path("attempt"),

@@ -3,6 +3,7 @@
 from tests.mutants.patch import Edit, Mutant
 
 _BROKER = "tests:tests/broker"
+_BODIES = "tests:tests/broker/control/test_request_bodies.py"
 
 MUTANTS = [
     Mutant(
@@ -399,5 +400,39 @@ MUTANTS = [
         name="RequestBody._is_full",
         replacement=Edit("self._disconnected or", ""),
         caught_by="tests:tests/wire/test_http_body.py -k never_waits",
+    ),
+    Mutant(
+        id="AN62",
+        rule="the bodies of all requests together have a bound -> each has its own",
+        module="daybook.broker.admin.body_budget",
+        name="BodyBudget.grown",
+        replacement=Edit("self.taken + more > self._bytes_max or", ""),
+        caught_by=f"{_BODIES} -k share_a_memory",
+    ),
+    Mutant(
+        id="AN63",
+        rule="one client has half of the memory for bodies -> all of it",
+        module="daybook.broker.admin.body_budget",
+        name="BodyBudget.grown",
+        replacement=Edit("self._bytes_max // 2", "self._bytes_max"),
+        caught_by=f"{_BODIES} -k share_a_memory",
+    ),
+    Mutant(
+        id="AN64",
+        rule="the memory of a body is given back with the answer -> never",
+        module="daybook.broker.admin.handling",
+        name="Endpoints._handle",
+        replacement=Edit("call.release()", "pass"),
+        caught_by=f"{_BODIES} -k with_its_answer",
+    ),
+    Mutant(
+        id="AN65",
+        rule="rows for an attempt that does not exist are refused unread -> they are read first",
+        module="daybook.broker.admin.sinks",
+        name="_append",
+        replacement=Edit(
+            'call.parts.targets_of_attempt(call.path("sink"), call.path("attempt"))', "pass"
+        ),
+        caught_by=f"{_BODIES} -k are_not_read",
     ),
 ]
