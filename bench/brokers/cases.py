@@ -204,3 +204,10 @@ CASES: dict[str, Callable[[Run, str], None]] = {
     "read-pulsar-one": _read_by(PULSAR_PYTHON, "one"),
     "read-pulsar-batches": _read_by(PULSAR_PYTHON, "batches"),
 }
+
+# The data of all cases stay until their systems end, and would need more than 60 GB together.
+GROUPS: tuple[tuple[str, ...], ...] = (
+    ("alone-1kb", "batched-1kb", "batched-100b", "fan-out", "fan-in"),
+    ("python-own", "python-pulsar"),
+    ("read-java", "read-own-one", "read-own-batches", "read-pulsar-one", "read-pulsar-batches"),
+)

@@ -85,10 +85,12 @@ class Turn:
 class Run:
     """The systems and the client programs, until the block ends."""
 
-    def __init__(self, names: Sequence[str], directory: Path, sizes: Sizes, python: str) -> None:
+    def __init__(
+        self, names: Sequence[str], directory: Path, sizes: Sizes, python: str, lines: Lines
+    ) -> None:
         self.names = names
         self.sizes = sizes
-        self.lines = Lines()
+        self.lines = lines
         self.systems: dict[str, System] = {}
         self._directory = directory
         self._serial = count()

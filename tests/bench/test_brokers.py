@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from bench.brokers.__main__ import main
-from bench.brokers.cases import CASES
+from bench.brokers.cases import CASES, GROUPS
 from bench.brokers.lines import (
     DAYBOOK,
     KAFKA,
@@ -73,7 +73,7 @@ def shown(table: object) -> str:
 def test_a_turn_that_fails_is_told_and_does_not_end_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = Run([], tmp_path, Sizes(rounds=2), sys.executable)
+    run = Run([], tmp_path, Sizes(rounds=2), sys.executable, Lines())
     run.systems = {name: cast("System", SimpleNamespace(name=name)) for name in (DAYBOOK, KAFKA)}
     monkeypatch.setattr(run, "settle", lambda: None)
     turns: list[str] = []
@@ -184,3 +184,7 @@ def test_a_quick_run_has_all_cases_and_less_work() -> None:
     assert quick.rounds < full.rounds
     assert quick.backlog < full.backlog
     assert len(CASES) == 12
+
+
+def test_each_case_belongs_to_one_group() -> None:
+    assert [name for group in GROUPS for name in group] == list(CASES)
