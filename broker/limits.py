@@ -38,7 +38,7 @@ class CompactionLimits:
 
 @dataclass(frozen=True, slots=True)
 class LoadLimits:
-    at_once: int = 64  # topics
+    at_once: int = 256  # topics; their writes to ZooKeeper and the bookies share requests and syncs
     slow_s: float = 10.0  # A slower load gives its place to another.
     load_s: float = 300.0  # for one load
 

@@ -131,12 +131,15 @@ class LedgerChannel:
 
     def add(self, entry_id: int, frame: Sequence[Buffer]) -> None:
         """Send an add.  `frame` begins as `wire.messages.bookie.encode_add_header` encodes it."""
-        self._adds[entry_id] = self._connection.tick
-        self._connection.send_add(self.ledger_id, entry_id, frame)
+        connection = self._connection
+        self._adds[entry_id] = connection.tick
+        connection.asked.add(self)
+        connection.send_add(self.ledger_id, entry_id, frame)
 
     def add_all(self, adds: AddBatch) -> None:
         """Send several adds; whether they share a frame is up to the codec."""
         tick = self._connection.tick
+        self._connection.asked.add(self)
         if self._connection.send_adds(self.ledger_id, adds):
             self._adds[adds.last] = tick  # One answer is about the whole block.
         else:
@@ -148,6 +151,7 @@ class LedgerChannel:
         # Answers to several reads of one entry are interchangeable, and are taken in order.
         waiting = self._reads.setdefault(entry_id, deque())
         waiting.append((callback, self._connection.tick))
+        self._connection.asked.add(self)
         self._connection.send_read(self.ledger_id, entry_id, fence_key)
 
     def force(self, forced: Callable[[], None]) -> None:
@@ -160,6 +164,7 @@ class LedgerChannel:
         """
         assert self._deferred
         self._forced, self._force_tick = forced, self._connection.tick
+        self._connection.asked.add(self)
         self._force = self._connection.send_force(self.ledger_id)
 
     def close(self) -> None:
@@ -304,6 +309,9 @@ class BookieConnection:
         self.bookie = bookie
         self.tick = 0
         self.channels: dict[int, LedgerChannel] = {}
+        # The channels that may have a request under way.  A sweep looks at no others: most of the
+        # ledgers of a broker with many topics are idle.
+        self.asked: set[LedgerChannel] = set()
         self._bookies = bookies
         self._deferred = purpose is Purpose.ADD_DEFERRED
         self._codec: Codec = V2Codec()  # codec of the current or next connection
@@ -478,7 +486,8 @@ class BookieConnection:
         adds_before = self.tick - limits.add_timeout_s / limits.sweep_interval_s
         reads_before = self.tick - limits.read_timeout_s / limits.sweep_interval_s
         late = False
-        for channel in [channel for channel in self.channels.values() if not channel.idle]:
+        self.asked = {channel for channel in self.asked if not channel.idle}
+        for channel in list(self.asked):
             late |= channel.sweep(int(adds_before), int(reads_before))
         if late:
             self._bookies.on_failed(self.bookie, "it did not answer in time")

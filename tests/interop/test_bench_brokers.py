@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.brokers.cases import CASES, warm_up
-from bench.brokers.lines import DAYBOOK, KAFKA, LIMIT, PULSAR, SYSTEMS
+from bench.brokers.lines import DAYBOOK, KAFKA, LIMIT, PULSAR, SYSTEMS, Lines
 from bench.brokers.rounds import Run, Sizes
 
 pytestmark = pytest.mark.interop
@@ -21,7 +21,7 @@ CHOSEN = (
 
 def test_each_client_measures_each_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAYBOOK_BENCH_DIR", str(tmp_path))
-    with Run(SYSTEMS, tmp_path, TINY, sys.executable) as run:
+    with Run(SYSTEMS, tmp_path, TINY, sys.executable, Lines()) as run:
         warm_up(run)
         for name in CHOSEN:
             CASES[name](run, name)

@@ -15,6 +15,7 @@ _ID_TESTS = "tests:tests/bookie/registry/test_ledger_ids.py"
 _REQUEST_TESTS = "tests:tests/wire/metadata/test_requests.py"
 _RECOVERY_TESTS = "tests:tests/bookie/ledger/test_recovery_scenarios.py"
 _LIST = "daybook.managed_ledger.ledger_list"
+_TIMEOUT_TESTS = "tests:tests/bookie/ledger/test_bookie_client.py"
 _LOAD_TESTS = "tests:tests/managed_ledger/test_load_requests.py"
 
 MUTANTS = [
@@ -278,5 +279,53 @@ MUTANTS = [
         name="LogTasks._run",
         replacement=Edit("self._nursery = None", "pass"),
         caught_by="tests:tests/managed_ledger/test_log_tasks.py",
+    ),
+    Mutant(
+        id="LR31",
+        rule="a channel that has asked something is looked at by the sweep -> it is not (adds)",
+        module="daybook.bookie.ledger.bookie_client",
+        name="LedgerChannel.add",
+        replacement=Edit("connection.asked.add(self)", "pass"),
+        caught_by=_TIMEOUT_TESTS,
+    ),
+    Mutant(
+        id="LR32",
+        rule="a channel that has asked something is looked at by the sweep -> it is not (reads)",
+        module="daybook.bookie.ledger.bookie_client",
+        name="LedgerChannel.read",
+        replacement=Edit("self._connection.asked.add(self)", "pass"),
+        caught_by=_TIMEOUT_TESTS,
+    ),
+    Mutant(
+        id="LR33",
+        rule="a channel that has asked something is looked at by the sweep -> it is not (blocks)",
+        module="daybook.bookie.ledger.bookie_client",
+        name="LedgerChannel.add_all",
+        replacement=Edit("self._connection.asked.add(self)", "pass"),
+        caught_by=_TIMEOUT_TESTS,
+    ),
+    Mutant(
+        id="LR34",
+        rule="a channel that has asked something is looked at by the sweep -> it is not (forces)",
+        module="daybook.bookie.ledger.bookie_client",
+        name="LedgerChannel.force",
+        replacement=Edit("self._connection.asked.add(self)", "pass"),
+        caught_by=_TIMEOUT_TESTS,
+    ),
+    Mutant(
+        id="LR35",
+        rule="a transaction of a group has the results of its operations -> those of the first",
+        module=_GROUPS,
+        name="GroupedWrites._group_answered",
+        replacement=Edit("list(islice(results, len(write)))", "answer.value[: len(write)]"),
+        caught_by=_GROUP_TESTS,
+    ),
+    Mutant(
+        id="LR36",
+        rule="the operations of transactions count for the bound of a group -> each counts as one",
+        module=_GROUPS,
+        name="GroupedWrites._next_group",
+        replacement=Edit("operations += len(self._waiting[0])", "operations += 1"),
+        caught_by=_GROUP_TESTS,
     ),
 ]

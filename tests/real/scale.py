@@ -86,7 +86,11 @@ class Step:
 
 
 async def for_each(
-    numbers: Sequence[int], act: Callable[[int], Awaitable[None]], *, show: str = ""
+    numbers: Sequence[int],
+    act: Callable[[int], Awaitable[None]],
+    *,
+    show: str = "",
+    at_once: int = _AT_ONCE,
 ) -> list[float]:
     """Act on all numbers, several at a time, and return the milliseconds of each."""
     took: list[float] = []
@@ -103,7 +107,7 @@ async def for_each(
                 print(f"    {show}: {len(took)}, {rate:.0f}/s", flush=True)
 
     async with trio.open_nursery() as nursery:
-        for _ in range(min(_AT_ONCE, len(numbers))):
+        for _ in range(min(at_once, len(numbers))):
             nursery.start_soon(work)
     return took
 

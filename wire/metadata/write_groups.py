@@ -2,7 +2,8 @@
 
 A write is sent at once if none is under way.  Those that come meanwhile wait, and then go together
 in one multi request: it costs ZooKeeper little more than a single write, and of single writes that
-were sent at the same time none would have had its answer before that of the first.
+were sent at the same time none would have had its answer before that of the first.  A transaction
+is a write of several operations.
 
 Each write has the outcome that it would have alone:
 
@@ -16,6 +17,7 @@ Everything here runs in trio's thread.
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from daybook.wire.metadata.kazoo_client import (
@@ -56,16 +58,23 @@ class WriteResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Write:
-    """A write that was asked for: how to send it alone, and as a part of a transaction."""
+    """A write that was asked for: how to send it alone, and as a part of a transaction.
+
+    `operations` is None for a single operation, whose result is not in a list.
+    """
 
     alone: Callable[[Kazoo], AsyncResult[Any]]
     join: Callable[[Transaction], None]
     bytes: int
+    operations: int | None
     result: WriteResult
+
+    def __len__(self) -> int:
+        return self.operations or 1
 
 
 class GroupedWrites:
-    """A client of kazoo whose single writes are grouped; everything else goes to the client.
+    """A client of kazoo whose writes are grouped; everything else goes to the client.
 
     `soon` calls a function in trio's thread, from any thread.
     """
@@ -79,9 +88,20 @@ class GroupedWrites:
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         return getattr(self._kazoo, name)
 
-    def transaction(self) -> Transaction:
-        """Return an empty transaction, which is sent at once when it is committed."""
-        return self._kazoo.transaction()
+    def commit_async(
+        self, add: Callable[[Transaction], None], operations: int, size: int
+    ) -> AsyncResult[list[TransactionResult]]:
+        """Carry out a transaction: all that `add` adds to one, or nothing.
+
+        `operations` is how many it adds, and `size` how many bytes of paths and values.
+        """
+
+        def alone(kazoo: Kazoo) -> AsyncResult[list[TransactionResult]]:
+            transaction = kazoo.transaction()
+            add(transaction)
+            return transaction.commit_async()
+
+        return self._add(alone, add, size, operations)
 
     def create_async(
         self,
@@ -124,9 +144,11 @@ class GroupedWrites:
         alone: Callable[[Kazoo], AsyncResult[Any]],
         join: Callable[[Transaction], None],
         size: int,
+        operations: int | None = None,
     ) -> WriteResult:
         result = WriteResult()
-        self._waiting.append(_Write(alone, join, size + _OPERATION_BYTES, result))
+        size += (operations or 1) * _OPERATION_BYTES
+        self._waiting.append(_Write(alone, join, size, operations, result))
         self._send_next()
         return result
 
@@ -147,10 +169,11 @@ class GroupedWrites:
 
     def _next_group(self) -> list[_Write]:
         group = [self._waiting.popleft()]
-        size = group[0].bytes
-        while self._waiting and len(group) < OPERATIONS_MAX:
+        size, operations = group[0].bytes, len(group[0])
+        while self._waiting:
             size += self._waiting[0].bytes
-            if size > BYTES_MAX:
+            operations += len(self._waiting[0])
+            if size > BYTES_MAX or operations > OPERATIONS_MAX:
                 break
             group.append(self._waiting.popleft())
         return group
@@ -178,8 +201,10 @@ class GroupedWrites:
             for write in group:
                 self._send_alone(write)
         else:
-            for write, result in zip(group, answer.value, strict=True):
-                write.result.settle(result, None)
+            results = iter(answer.value)
+            for write in group:
+                own = list(islice(results, len(write)))
+                write.result.settle(own[0] if write.operations is None else own, None)
         self._answered(error)
 
     def _answered(self, error: Exception | None) -> None:

@@ -52,6 +52,7 @@ from daybook.wire.metadata.kazoo_client import (
     AsyncResult,
     Entrance,
     Kazoo,
+    Transaction,
     TransactionResult,
     WatchedEvent,
     from_kazoo_acl,
@@ -90,6 +91,7 @@ from daybook.wire.metadata.store import (
     UnusableAccessError,
     Watch,
     check_request,
+    request_bytes,
 )
 from daybook.wire.metadata.write_groups import GroupedWrites
 from daybook.wire.tls_files import ReloadedContext, TlsFilesError, client_context
@@ -322,21 +324,22 @@ class ZooKeeperStore:
     def _commit(
         self, kazoo: GroupedWrites, operations: Sequence[Operation]
     ) -> AsyncResult[list[TransactionResult]]:
-        transaction = kazoo.transaction()
-        for operation in operations:
-            full = self._full(operation.path)
-            match operation:
-                case Create(path, value, ephemeral, acl):
-                    transaction.create(full, value, self._acl(path, acl), ephemeral=ephemeral)
-                case Set(_, value, version):
-                    transaction.set_data(full, value, version)
-                case Delete(_, version):
-                    transaction.delete(full, version)
-                case Check(_, version):
-                    transaction.check(full, version)
-                case _:
-                    assert_never(operation)
-        return transaction.commit_async()
+        def add(transaction: Transaction) -> None:
+            for operation in operations:
+                full = self._full(operation.path)
+                match operation:
+                    case Create(path, value, ephemeral, acl):
+                        transaction.create(full, value, self._acl(path, acl), ephemeral=ephemeral)
+                    case Set(_, value, version):
+                        transaction.set_data(full, value, version)
+                    case Delete(_, version):
+                        transaction.delete(full, version)
+                    case Check(_, version):
+                        transaction.check(full, version)
+                    case _:
+                        assert_never(operation)
+
+        return kazoo.commit_async(add, len(operations), request_bytes(operations))
 
     # The protection of the tree
 

@@ -14,10 +14,17 @@ from daybook.bookie.ledger.bookie_client import (
     LedgerChannel,
     Purpose,
 )
+from daybook.bookie.ledger.codecs import AddBatch
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.wire.digest import Digester, master_key
 from daybook.wire.entry import encode_header
-from daybook.wire.messages.bookie import ADD_ANSWER, ADD_HEADER, Status, encode_add_header
+from daybook.wire.messages.bookie import (
+    ADD_ANSWER,
+    ADD_HEADER,
+    Status,
+    encode_add_header,
+    encode_adds,
+)
 from daybook.wire.transport import Buffer
 from tests.bookie.ledger.cluster import PORT, Cluster, FakeBookie, open_cluster
 
@@ -165,6 +172,32 @@ async def test_no_answer_fails_after_the_time_out_and_a_late_one_still_counts(
     await trio.sleep(3)
     assert heard.lines == ["failed", "added 0+1"]
     assert setup.observer.lines == ["bookie: it did not answer in time"]
+
+
+async def test_adds_that_leave_together_fail_after_the_time_out(
+    setup: Setup, autojump_clock: Clock
+) -> None:
+    channel, heard = setup.channel()
+    setup.bookie.silent = True
+    bodies: list[list[Buffer]] = [[b"x"], [b"y"]]
+    channel.add_all(AddBatch(0, encode_adds(KEY, 5, 0, -1, [1, 2], Digester(), bodies)))
+    await trio.sleep(4.9)
+    assert heard.lines == []
+    await trio.sleep(1)
+    assert heard.lines == ["failed"]
+
+
+async def test_a_sweep_looks_at_no_channel_that_has_asked_nothing(
+    setup: Setup, autojump_clock: Clock
+) -> None:
+    """A broker may have 100,000 channels, of topics that nobody writes to."""
+    channels = [setup.channel(ledger_id)[0] for ledger_id in range(10)]
+    (connection,) = {channel._connection for channel in channels}
+    channels[3].add(0, frame(0, 3))
+    assert connection.asked == {channels[3]}
+    await trio.sleep(1)
+    assert connection.asked == set()
+    assert len(connection.channels) == 10
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Single writes share requests, and each has the outcome that it would have alone."""
+"""Writes and transactions share requests, and each has the outcome that it would have alone."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -41,6 +41,9 @@ class Transaction:
 
     def delete(self, path: str, version: int) -> None:
         self.operations.append(Op("delete", path, version=version))
+
+    def check(self, path: str, version: int) -> None:
+        self.operations.append(Op("check", path, version=version))
 
     def commit_async(self) -> WriteResult:
         return self._server.ask(self.operations, alone=False)
@@ -127,6 +130,8 @@ class Server:
         version = self.records[path][1]
         if operation.version not in (-1, version):
             raise exceptions.BadVersionError
+        if operation.kind == "check":
+            return True
         if operation.kind == "delete":
             del self.records[path]
             return True
@@ -184,6 +189,72 @@ def test_the_refusal_of_one_refuses_no_other() -> None:
     assert isinstance(bad.exception, exceptions.BadVersionError)
     assert new.value == "/new"
     assert server.records["/b"] == (b"", 0)
+
+
+def checked_set(server: Server, checked: tuple[str, int], path: str, version: int) -> WriteResult:
+    """Set a record to `x` if both have these versions."""
+
+    def add(transaction: Any) -> None:
+        transaction.check(*checked)
+        transaction.set_data(path, b"x", version)
+
+    result = server.writes.commit_async(add, 2, len(path))
+    assert isinstance(result, WriteResult)
+    return result
+
+
+def test_transactions_join_a_group_and_have_their_own_results() -> None:
+    server = Server()
+    server.records = {"/a": (b"", 3), "/b": (b"", 0), "/c": (b"", 5)}
+    alone = checked_set(server, ("/a", 3), "/c", 5)
+    one = checked_set(server, ("/a", 3), "/b", 0)
+    between = server.writes.create_async("/new", b"", list)
+    two = checked_set(server, ("/c", 6), "/a", 3)
+    while server.requests:
+        server.answer()
+    assert server.sizes == [2, 5]
+    assert [each.version for each in alone.value[1:]] == [6]
+    assert [each.version for each in one.value[1:]] == [1]
+    assert between.value == "/new"
+    assert [each.version for each in two.value[1:]] == [4]
+
+
+def test_a_refused_transaction_does_nothing_and_refuses_no_other() -> None:
+    server = Server()
+    server.records = {"/a": (b"", 3), "/b": (b"", 0)}
+    server.writes.create_async("/first", b"", list)
+    refused = checked_set(server, ("/a", 2), "/b", 0)
+    new = server.writes.create_async("/new", b"", list)
+    good = checked_set(server, ("/a", 3), "/b", 0)
+    while server.requests:
+        server.answer()
+    error, rest = refused.value
+    assert isinstance(error, exceptions.BadVersionError)
+    assert isinstance(rest, exceptions.RuntimeInconsistency)
+    assert new.value == "/new"
+    assert good.value[1].version == 1
+    assert server.records["/b"] == (b"x", 1)
+
+
+def test_the_operations_of_transactions_count_for_the_bound_of_a_group() -> None:
+    server = Server()
+    server.records = {"/a": (b"", 0), **{f"/{number}": (b"", 0) for number in range(60)}}
+    server.writes.create_async("/first", b"", list)
+    for number in range(60):
+        checked_set(server, ("/a", 0), f"/{number}", 0)
+    while server.requests:
+        server.answer()
+    assert server.sizes == [1, write_groups.OPERATIONS_MAX, 20]
+
+
+def test_a_transaction_without_an_answer_is_in_doubt() -> None:
+    server = Server()
+    server.records = {"/a": (b"", 0), "/b": (b"", 0)}
+    server.writes.create_async("/first", b"", list)
+    sent = [checked_set(server, ("/a", 0), "/b", 0), server.writes.create_async("/c", b"", list)]
+    server.answer()
+    server.answer(lost="after")
+    assert all(isinstance(each.exception, exceptions.ConnectionLoss) for each in sent)
 
 
 def test_a_refusal_that_another_write_of_the_group_has_caused_is_not_believed() -> None:
