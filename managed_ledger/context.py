@@ -1,7 +1,6 @@
-"""The context that all logs of a host share, their entry cache, and the settings of one log."""
+"""The context that all logs of a host share, and the settings of one log."""
 
 import logging
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,10 +15,10 @@ from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.bookie.ledger.reader import LedgerReader
 from daybook.bookie.ledger.writer import LedgerWriter
 from daybook.managed_ledger.ack_set import ENTRIES_MAX
+from daybook.managed_ledger.entry_cache import EntryCache
 from daybook.managed_ledger.entry_sizes import EntrySizes
 from daybook.managed_ledger.errors import FencedError, LogCorruptError
 from daybook.managed_ledger.log_tasks import LogTasks
-from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.stalled import Backoffs
 from daybook.managed_ledger.protocol.trim import Retention
 from daybook.managed_ledger.records import LedgerOwner, compacted_metadata, custom_metadata
@@ -37,12 +36,10 @@ from daybook.wire.metadata.store import (
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 LIST_BYTES_MIN = 512
-CACHE_OVERHEAD_BYTES = 200  # for each entry
 _RETRY_S = (0.05, 0.3)
 _DELETIONS_AT_ONCE = 16
 _RENEWALS_AT_ONCE = 16
 _RECOUNTS_AT_ONCE = 4
-_AWAITED_S = 5.0  # an entry that was read ahead counts as that for so long
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,68 +82,6 @@ class LogConfig:
                 f"list_bytes_max must be from {LIST_BYTES_MIN} to {VALUE_BYTES_MAX}, not"
                 f" {self.list_bytes_max}"
             )
-
-
-class EntryCache:
-    """Recent entries of all logs of a host, bounded in bytes; the oldest are dropped first.
-
-    `bytes_max` counts payloads and the cost of holding them.  Entries are copied in, since a
-    received payload is a view that would pin a whole arena.
-
-    Entries that are read ahead of demand may take half of the cache: with more than that they would
-    push each other out before a reader needs them.  An entry that no reader has asked for in a
-    while does not count as read ahead any more.
-    """
-
-    def __init__(self, bytes_max: int = 64 << 20) -> None:
-        self.bytes_max = bytes_max
-        self.bytes = 0
-        self.hits = 0
-        self.reads = 0  # at bookies, of entries that were not here
-        # The ids of ledgers are unique in a cluster, so positions of all logs may share one map.
-        self._entries: OrderedDict[Position, bytes] = OrderedDict()
-        # Entries that were read ahead: size, and since when they are here.
-        self._ahead: OrderedDict[Position, tuple[int, float]] = OrderedDict()
-        self._ahead_bytes = 0
-
-    def put(self, position: Position, data: bytes) -> None:
-        if position in self._entries or len(data) + CACHE_OVERHEAD_BYTES > self.bytes_max:
-            return
-        self._entries[position] = data
-        self.bytes += len(data) + CACHE_OVERHEAD_BYTES
-        while self.bytes > self.bytes_max:
-            oldest, dropped = self._entries.popitem(last=False)
-            self.bytes -= len(dropped) + CACHE_OVERHEAD_BYTES
-            self._no_longer_ahead(oldest)
-
-    def get(self, position: Position) -> bytes | None:
-        data = self._entries.get(position)
-        if data is not None:
-            self.hits += 1
-            if self._ahead:
-                self._no_longer_ahead(position)
-        return data
-
-    # -- ahead of demand
-
-    def has_room_ahead(self, position: Position, size: int, now_s: float) -> bool:
-        """Return True if `size` bytes from `position` on may be read ahead of demand."""
-        while self._ahead:
-            oldest, (_, since_s) = next(iter(self._ahead.items()))
-            if now_s - since_s < _AWAITED_S:
-                break
-            self._no_longer_ahead(oldest)
-        return position not in self._entries and self._ahead_bytes + size <= self.bytes_max // 2
-
-    def put_ahead(self, position: Position, data: bytes, now_s: float) -> None:
-        self.put(position, data)
-        if position in self._entries and position not in self._ahead:
-            self._ahead[position] = (len(data), now_s)
-            self._ahead_bytes += len(data)
-
-    def _no_longer_ahead(self, position: Position) -> None:
-        size, _ = self._ahead.pop(position, (0, 0.0))
-        self._ahead_bytes -= size
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,9 +47,10 @@ import trio
 from daybook.bookie.errors import NoSuchLedgerError
 from daybook.bookie.ledger.client import LedgerClient
 from daybook.bookie.ledger.metadata_store import StoredMetadata
-from daybook.managed_ledger.context import EntryCache, LogConfig, LogContext
+from daybook.managed_ledger.context import LogConfig, LogContext
 from daybook.managed_ledger.cursor import Cursor
 from daybook.managed_ledger.cursor_ledger import stored_position
+from daybook.managed_ledger.entry_cache import EntryCache
 from daybook.managed_ledger.errors import FencedError, LogCorruptError, NoSuchLogError
 from daybook.managed_ledger.ledger_list import (
     LedgerList,
@@ -599,6 +600,7 @@ async def open_managed_ledgers(
             LogTasks(nursery, _raise),
         )
         logs = ManagedLedgers(context)
+        nursery.start_soon(logs.cache.run)
         try:
             yield logs
         except Exception as caught:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybook.managed_ledger.context import EntryCache, LogContext
+from daybook.managed_ledger.context import LogContext
+from daybook.managed_ledger.entry_cache import EntryCache
 from daybook.managed_ledger.errors import LogCorruptError
 from daybook.managed_ledger.ledger_list import LedgerList
 from daybook.managed_ledger.position import EARLIEST, LATEST, Position

@@ -3,7 +3,7 @@
 import trio
 import trio.lowlevel
 
-from daybook.managed_ledger.context import CACHE_OVERHEAD_BYTES, EntryCache
+from daybook.managed_ledger.entry_cache import CACHE_OVERHEAD_BYTES, EntryCache
 from daybook.managed_ledger.position import Position
 from tests.managed_ledger.world import World, append, number_of, play
 
