@@ -17,7 +17,7 @@ import trio
 
 from daybook.bookie.errors import LedgerError
 from daybook.broker.dispatch.entries import Payload, delivered_head, keyed_head
-from daybook.broker.dispatch.newest import Newest
+from daybook.broker.dispatch.newest import READ_BYTES_MIN, Newest
 from daybook.broker.dispatch.source import LogSource, Source
 from daybook.broker.dispatch.unacked_limit import UnackedLimit
 from daybook.broker.limits import TopicLimits
@@ -42,7 +42,6 @@ from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.reading import LogEntry
 from daybook.wire.clock import WallClock
 
-_READ_BYTES_MIN = 64 << 10
 _ASIDE_RETRY_S = 5.0  # between two tries to read what could not be read
 
 
@@ -225,17 +224,19 @@ class Dispatcher:
         want = self._want_new()
         if want is None or self._next is None or not isinstance(self._source, LogSource):
             return False
-        size = self._read_bytes(limited=True)
-        entries = newest.read(self._next, max_entries=want.entries, max_bytes=size)
+        entries = newest.small(self._next, want.entries) or newest.read(
+            self._next, max_entries=want.entries, max_bytes=self._read_bytes(limited=True)
+        )
         if not entries:
             return False
         deadline_ms = self.dispatch.deadline_ms
         self._assign(want, entries, newest)
         # The task sleeps until the deadline that it knows, and does all that is left to be done.
+        # A consumer that wants no more is noticed when the next entry has come.
         if (
             self.dispatch.deadline_ms != deadline_ms
             or not self._has_passed_end
-            or self._want_new() is None
+            or (self.dispatch.queued and self._want_new() is None)
         ):
             return False
         self._note_end()
@@ -380,7 +381,7 @@ class Dispatcher:
         The rates count for what is `limited`; the far part of what is delayed is only noted.
         """
         most = self._limits.read_bytes_max
-        size = max(_READ_BYTES_MIN, min(most, self._room_bytes(most)))
+        size = max(READ_BYTES_MIN, min(most, self._room_bytes(most)))
         if self.rates is None or not limited:
             return size
         return self.rates.room(trio.current_time()).size(size)

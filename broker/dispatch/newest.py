@@ -12,6 +12,8 @@ from daybook.broker.topics.topic_log import TopicLog
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.reading import LogEntry
 
+READ_BYTES_MIN = 64 << 10  # A read may always bring so many bytes, however little room there is.
+
 
 class Newest:
     """The entries that one confirmation has added to a log."""
@@ -32,6 +34,16 @@ class Newest:
         raw = self._log.read_now(start, max_entries=max_entries, max_bytes=max_bytes)
         self._raw, self._bytes = raw, sum(len(each.data) for each in raw)
         self._made.clear()
+        return raw
+
+    def small(self, start: Position, max_entries: int) -> Sequence[LogEntry]:
+        """Return the last read once more if it begins there, and any read may bring so much."""
+        raw = self._raw
+        if not raw or self._bytes > READ_BYTES_MIN or len(raw) > max_entries:
+            return ()
+        if raw[0].position != start:
+            return ()
+        self._log.count_read(len(raw))
         return raw
 
     def made(self, raw: Sequence[LogEntry], kind: Hashable) -> Sequence[Entry] | None:

@@ -16,6 +16,7 @@ _REQUEST_TESTS = "tests:tests/wire/metadata/test_requests.py"
 _RECOVERY_TESTS = "tests:tests/bookie/ledger/test_recovery_scenarios.py"
 _LIST = "daybook.managed_ledger.ledger_list"
 _TIMEOUT_TESTS = "tests:tests/bookie/ledger/test_bookie_client.py"
+_CACHE_TESTS = "tests:tests/managed_ledger/test_entry_cache.py"
 _LOAD_TESTS = "tests:tests/managed_ledger/test_load_requests.py"
 
 MUTANTS = [
@@ -327,5 +328,21 @@ MUTANTS = [
         name="GroupedWrites._next_group",
         replacement=Edit("operations += len(self._waiting[0])", "operations += 1"),
         caught_by=_GROUP_TESTS,
+    ),
+    Mutant(
+        id="LR37",
+        rule="an entry is kept for half a minute -> until the cache is full",
+        module="daybook.managed_ledger.entry_cache",
+        name="EntryCache.drop_old",
+        replacement=lambda self, now_s: False,
+        caught_by=_CACHE_TESTS,
+    ),
+    Mutant(
+        id="LR38",
+        rule="only old entries are dropped -> as many as have come by then, whatever is left",
+        module="daybook.managed_ledger.entry_cache",
+        name="EntryCache.drop_old",
+        replacement=Edit("old = come[0][1] - self._dropped", "old = len(self._entries)"),
+        caught_by=_CACHE_TESTS,
     ),
 ]

@@ -5,6 +5,7 @@ from tests.mutants.patch import Edit, Mutant
 _DISPATCHER = "daybook.broker.dispatch.dispatcher"
 _READERS = "daybook.broker.topics.waiting_readers"
 _TESTS = "tests:tests/broker/test_new_entries.py"
+_NEWEST_TESTS = "tests:tests/broker/test_newest.py"
 
 MUTANTS = [
     Mutant(
@@ -102,5 +103,21 @@ MUTANTS = [
         name="Dispatcher._entries",
         replacement=Edit("kind = self.shared, self.keyed", "kind = None"),
         caught_by=f"{_TESTS} -k delayed",
+    ),
+    Mutant(
+        id="NE13",
+        rule="the last read is given once more if it fits -> to those that want fewer entries, too",
+        module="daybook.broker.dispatch.newest",
+        name="Newest.small",
+        replacement=Edit("len(raw) > max_entries", "False"),
+        caught_by=_NEWEST_TESTS,
+    ),
+    Mutant(
+        id="NE14",
+        rule="the last read is given once more if it begins there -> wherever the next one begins",
+        module="daybook.broker.dispatch.newest",
+        name="Newest.small",
+        replacement=Edit("raw[0].position != start", "False"),
+        caught_by=_NEWEST_TESTS,
     ),
 ]

@@ -37,7 +37,7 @@ class Entry:
 # -- reads
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # It is not frozen; see `Entry`.
 class Read:
     """Read up to so many entries from the read position on.
 
@@ -67,7 +67,7 @@ Want: TypeAlias = Read | Replay
 # -- effects
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # It is not frozen; see `Entry`.
 class Deliver:
     """Send entries to the consumer.
 
@@ -79,7 +79,7 @@ class Deliver:
     redeliveries: Sequence[int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # It is not frozen; see `Entry`.
 class Taken:
     """The first so many entries of a `Read` are handled: read on behind them."""
 
