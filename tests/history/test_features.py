@@ -102,7 +102,10 @@ def test_a_subscription_gets_the_newest_of_each_key_in_any_order_and_perhaps_aga
         return [LatestFollows(T, "w", durable=True), *reads]
 
     assert _rules([*SENT, *consumed((2, C), (1, B), (2, C)), Quiet(("w.3",)), *ALL]) == []
-    assert _rules([*SENT, *consumed((0, A), (1, B)), Quiet(("w.3",)), *ALL]) == ["latest-missing"]
+    missing = [*SENT, *consumed((0, A), (1, B)), Quiet(("w.3",)), *ALL]
+    assert _rules(missing) == ["latest-missing"]
+    assert _rules([MayExpire(T, 1000.0), *missing]) == ["latest-missing"]
+    assert _rules([MayExpire(T, 0.0), *missing]) == []  # seed 20587
 
 
 def test_the_partitions_of_a_compacted_topic_are_looked_at_one_by_one() -> None:

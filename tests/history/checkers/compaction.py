@@ -26,6 +26,8 @@ from tests.history.compaction_events import (
     ViewChange,
 )
 from tests.history.events import Position, Quiet, Trimmed
+from tests.history.policies import Policies
+from tests.history.policy_events import Expired, MayEvict, MayExpire
 from tests.history.record import Record, Sending, Violation, parent, show
 
 _NOWHERE: Position = (-1, -1, -1)
@@ -96,10 +98,13 @@ class _Check:
         self._readers: dict[str, _Reader] = {}
         self._stored: dict[str, _Stored] = {}
         self._floors = _floors(record)
+        self._policies = Policies(record)
 
     def run(self) -> Iterator[Violation]:
         for stamped in self._record.events:
             match stamped.event:
+                case MayExpire() | Expired() | MayEvict():
+                    self._policies.note(stamped.event, stamped.at_ns)
                 case LatestFollows(topic, reader, durable):
                     self._readers.setdefault(reader, _Reader(topic, durable))
                 case LatestRead():
@@ -132,6 +137,13 @@ class _Check:
     def _may_be_gone(self, topic: str, position: Position, sending: Sending) -> bool:
         floor = self._floors.get(topic, self._record.trimmed.get(topic, 0))
         return not sending.key or sending.empty or position[0] < floor
+
+    def _may_be_acknowledged(self, topic: str, sending: Sending, at_ns: int) -> bool:
+        """Return True if a policy may have acknowledged the message for all subscriptions."""
+        policies = self._policies
+        return policies.evicts(topic) or sending.began_ns <= policies.expired_until(
+            topic, "", at_ns
+        )
 
     def _read(self, read: LatestRead, at_ns: int) -> Iterator[Violation]:
         reader = self._readers[read.reader]
@@ -207,6 +219,8 @@ class _Check:
                 continue
             position, sending = there[-1]
             if self._may_be_gone(topic, position, sending):
+                continue
+            if reader.durable and self._may_be_acknowledged(topic, sending, at_ns):
                 continue
             has = reader.table.get(key) if reader.is_view else None
             if sending.value not in (has, *reader.values):
