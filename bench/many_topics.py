@@ -38,6 +38,7 @@ from tests.harness.standalone import order, owner_of, pids
 from tests.real.scale import for_each, loaded_topics, processor_ms
 
 _SPIES_START_S = 2.0
+_PRODUCERS_MAX = 10_000  # One connection has all of them when a broker is gone.
 _COMMITS = re.compile(r"^daybook_bookie_store_commits_total ([0-9.e+]+)", re.MULTILINE)
 _RECEIVED = re.compile(r"^Received: (\d+)", re.MULTILINE)
 
@@ -195,6 +196,8 @@ def main() -> None:
     parser.add_argument("--py-spy", default="", dest="spy")
     parser.add_argument("--to", type=Path, default=Path())
     options = parser.parse_args()
+    if options.topics > _PRODUCERS_MAX:
+        parser.error(f"a connection has at most {_PRODUCERS_MAX} producers, so use fewer topics")
     with StandaloneProcess(options=["--set=broker.session_timeout_s=2"]) as cluster:
         trio.run(measure, cluster, options)
 

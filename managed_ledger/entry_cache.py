@@ -17,7 +17,7 @@ KEPT_S = 30.0
 _TICK_S = 5.0
 _AWAITED_S = 5.0  # an entry that was read ahead counts as that for so long
 _DROPPED_PER_TURN = 1_000  # then other tasks run
-_TRIMMED_BYTES = 8 << 20  # After so many the system gets the memory, which takes milliseconds.
+_FEW_BYTES = 8 << 20  # With fewer entries than that, the system gets the memory of the others.
 
 
 class EntryCache:
@@ -46,13 +46,16 @@ class EntryCache:
 
     async def run(self) -> None:
         """Drop old entries, forever."""
+        most = 0  # since the memory was given back
         while True:
             await trio.sleep(_TICK_S)
-            before = self.bytes
+            most = max(most, self.bytes)
             while self.drop_old(trio.current_time()):
                 await trio.lowlevel.checkpoint()
-            if before - self.bytes >= _TRIMMED_BYTES:
+            # Under a steady load the memory is needed again at once, and giving it back takes time.
+            if self.bytes < _FEW_BYTES <= most - self.bytes:
                 trim()
+                most = self.bytes
 
     def drop_old(self, now_s: float) -> bool:
         """Drop entries that are too old, but no more than some; return True if others are left."""

@@ -87,3 +87,17 @@ async def test_a_host_with_nothing_to_do_gives_the_memory_back(
         await trio.sleep(10 * KEPT_S)
         assert len(trimmed) == 1
         nursery.cancel_scope.cancel()
+
+
+async def test_under_a_steady_load_the_memory_is_kept(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    monkeypatch.setattr(entry_cache, "trim", lambda: pytest.fail("it is needed again at once"))
+    cache = EntryCache()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cache.run)
+        for entry_id in range(200):
+            cache.put(Position(1, entry_id), bytes(1 << 20))
+            await trio.sleep(0.6)
+        assert len(held(cache, 200)) in range(45, 65)
+        nursery.cancel_scope.cancel()

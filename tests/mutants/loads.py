@@ -345,4 +345,12 @@ MUTANTS = [
         replacement=Edit("old = come[0][1] - self._dropped", "old = len(self._entries)"),
         caught_by=_CACHE_TESTS,
     ),
+    Mutant(
+        id="LR39",
+        rule="memory is given back when few entries are left -> whenever many were dropped",
+        module="daybook.managed_ledger.entry_cache",
+        name="EntryCache.run",
+        replacement=Edit("self.bytes < _FEW_BYTES <= most - self.bytes", "most > self.bytes"),
+        caught_by=_CACHE_TESTS,
+    ),
 ]

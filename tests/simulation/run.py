@@ -59,6 +59,7 @@ from tests.simulation.workloads.drain import LivenessError, drain, within
 from tests.simulation.workloads.latest import QUEUE
 from tests.simulation.workloads.ledgers import read_all
 from tests.simulation.workloads.process import run_client
+from tests.simulation.workloads.restrict import lift_left_policies
 from tests.simulation.workloads.scene import Scene
 
 LIVENESS_S = 120.0  # virtual seconds, for each step of the end
@@ -290,6 +291,7 @@ class _Simulation:
         while any(each.name in self._scene.sending for each in work):
             await self._handle.sleep(_LOOK_S)
         await lift_limits(self._scene)
+        await lift_left_policies(self._scene)
 
     async def _receive_all(self) -> None:
         """Wait, with no other work, until each receiver is attached and has all that it is owed."""

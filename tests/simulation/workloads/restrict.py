@@ -70,12 +70,26 @@ async def restrict(scene: Scene, work: Restrict) -> None:
         scene.marks[f"the policy {work.how} was set"] += 1
     await scene.wait_calm(work.for_s)
     _count_expired(scene)
+    await _lift(scene, work)
+
+
+async def lift_left_policies(scene: Scene) -> None:
+    """Remove the policies whose clients were killed before they could do that."""
+    for work in scene.plan.work:
+        is_left = work.name in scene.sending and work.host not in scene.cluster.lives
+        if isinstance(work, Restrict) and is_left:
+            scene.marks["a policy is left by a client that was killed"] += 1
+            await _lift(scene, work)
+
+
+async def _lift(scene: Scene, work: Restrict) -> None:
+    operate = partial(_set, TopicName.parse(work.topic), POLICIES[work.how], None)
     try:
-        await ask_until_done(scene, work.name, partial(_set, name, policy, None))
+        await ask_until_done(scene, work.name, operate)
     except NotFoundError:
         scene.marks["a topic with a policy is gone"] += 1
     if work.how in _DELAYING:
-        recorder.note(FaultEnd(work.name))
+        scene.recorder(work.name).note(FaultEnd(work.name))
     del scene.sending[work.name]
 
 
