@@ -232,11 +232,12 @@ class Dispatcher:
         deadline_ms = self.dispatch.deadline_ms
         self._assign(want, entries, newest)
         # The task sleeps until the deadline that it knows, and does all that is left to be done.
-        # A consumer that wants no more is noticed when the next entry has come.
+        # One consumer that takes no more is noticed when the next entry has come.  For shared ones
+        # there may also be entries to be read again now.
         if (
             self.dispatch.deadline_ms != deadline_ms
             or not self._has_passed_end
-            or (self.dispatch.queued and self._want_new() is None)
+            or (self.dispatch.active is None and self._want_new() is None)
         ):
             return False
         self._note_end()

@@ -12,6 +12,8 @@ from daybook.broker.dispatch.newest import Newest
 from daybook.broker.limits import TopicLimits, UnackedLimits
 from daybook.broker.namespaces.policy_types import DispatchRate
 from daybook.broker.protocol.dispatch.interface import DispatchLimits
+from daybook.broker.protocol.dispatch.key_shared import KeySharedDispatch
+from daybook.broker.protocol.dispatch.shared import SharedDispatch
 from daybook.broker.topics import waiting_readers
 from daybook.broker.topics.waiting_readers import WaitingReaders
 from daybook.managed_ledger.position import Position
@@ -89,6 +91,28 @@ async def test_what_one_read_does_not_bring_is_read_on(autojump_clock: MockClock
         cluster.broker.log().release()
         await client.settle()
         assert [each.entry_id for each in client.bodies(Delivery)] == [*range(1, 11)]
+
+
+@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
+async def test_what_comes_back_while_new_entries_are_delivered_is_delivered_again(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
+    machine = SharedDispatch if kind == SHARED else KeySharedDispatch
+    entries_read = machine.entries_read
+
+    def giving_back(self: Any, want: Any, entries: Any) -> Any:
+        effects = entries_read(self, want, entries)
+        if entries and entries[0].place[1] == 1:
+            (consumer,) = self._by_key
+            effects += self.redelivery_requested(consumer, [(entries[0].place[0], 0)])
+        return effects
+
+    async with open_broker() as cluster:
+        client = await waiting(cluster, kind=kind, permits=100)
+        monkeypatch.setattr(machine, "entries_read", giving_back)
+        client.send(1)
+        await client.settle()
+        assert [each.entry_id for each in client.bodies(Delivery)] == [1, 0]
 
 
 async def test_what_is_delayed_comes_in_time(autojump_clock: MockClock) -> None:

@@ -353,4 +353,15 @@ MUTANTS = [
         replacement=Edit("self.bytes < _FEW_BYTES <= most - self.bytes", "most > self.bytes"),
         caught_by=_CACHE_TESTS,
     ),
+    Mutant(
+        id="LR40",
+        rule="a wrong path of a transaction is its caller's mistake -> that of the whole group",
+        module="daybook.wire.metadata.zookeeper",
+        name="ZooKeeperStore._commit",
+        replacement=Edit(
+            "[self._full(operation.path) for operation in operations]",
+            "(self._full(operation.path) for operation in operations)",
+        ),
+        caught_by="tests:tests/wire/metadata/test_zookeeper.py -k wrong_path",
+    ),
 ]

@@ -120,4 +120,12 @@ MUTANTS = [
         replacement=Edit("raw[0].position != start", "False"),
         caught_by=_NEWEST_TESTS,
     ),
+    Mutant(
+        id="NE15",
+        rule="the task reads what came back to shared consumers meanwhile -> it sleeps on",
+        module=_DISPATCHER,
+        name="Dispatcher._serve_now",
+        replacement=Edit("(self.dispatch.active is None and self._want_new() is None)", "False"),
+        caught_by=f"{_TESTS} -k comes_back",
+    ),
 ]

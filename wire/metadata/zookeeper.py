@@ -324,9 +324,11 @@ class ZooKeeperStore:
     def _commit(
         self, kazoo: GroupedWrites, operations: Sequence[Operation]
     ) -> AsyncResult[list[TransactionResult]]:
+        # Wrong paths are refused here: the transaction may leave later, with those of others.
+        paths = [self._full(operation.path) for operation in operations]
+
         def add(transaction: Transaction) -> None:
-            for operation in operations:
-                full = self._full(operation.path)
+            for full, operation in zip(paths, operations, strict=True):
                 match operation:
                     case Create(path, value, ephemeral, acl):
                         transaction.create(full, value, self._acl(path, acl), ephemeral=ephemeral)

@@ -22,6 +22,7 @@ from daybook.wire.metadata.protection import Step
 from daybook.wire.metadata.store import (
     ANY,
     AccessDeniedError,
+    Check,
     Create,
     Delete,
     MetadataError,
@@ -32,6 +33,7 @@ from daybook.wire.metadata.store import (
     Set,
     Stat,
     StoreUnavailableError,
+    VersionConflictError,
 )
 from daybook.wire.metadata.zookeeper import ZooKeeperStore, open_zookeeper
 from daybook.wire.tls_files import TlsFiles
@@ -374,10 +376,59 @@ async def test_what_is_asked_for_at_once_shares_syncs_and_requests(
                 nursery.start_soon(work)
         assert sorted(paths) == [f"/shared/n-{number:010d}" for number in range(many)]
         assert await store.get_children("/shared") == []
-    # Refused writes are sent again one by one, so there are none here.
+    # Refused writes are sent again one by one, so there were none.
     alone = ("Create", "SetData", "Delete")
+    assert asked["Create"] + asked["Delete"] < many / 2
     assert sum(asked[each] for each in alone) + asked["Transaction"] < many / 2
     assert asked["Sync"] < many / 2
+
+
+async def test_a_refusal_among_what_is_asked_for_at_once_is_that_of_its_write(
+    zookeeper: ZooKeeperProcess,
+) -> None:
+    servers = f"127.0.0.1:{zookeeper.port}"
+    async with open_zookeeper(servers, session_timeout_s=SESSION_TIMEOUT_S) as store:
+        await store.create("/refused", b"")
+
+        async def work(number: int) -> None:
+            path = await store.create("/refused/n-", b"", sequential=True)
+            assert (await store.set(path, b"x", 0)).version == 1
+            with pytest.raises(VersionConflictError):
+                await store.set(path, b"y", 0)
+            with pytest.raises(VersionConflictError):
+                await store.multi([Check(path, 0), Set("/refused", b"wrong", ANY)])
+            assert await store.multi([Check(path, 1), Set(path, b"%d" % number, 1)]) == [-1, 2]
+            record = await store.get_newest(path)
+            assert record is not None
+            assert record.value == b"%d" % number
+
+        async with trio.open_nursery() as nursery:
+            for number in range(50):
+                nursery.start_soon(work, number)
+        record = await store.get_newest("/refused")
+        assert record is not None
+        assert record.value == b""
+
+
+async def test_a_wrong_path_in_a_transaction_is_refused_before_it_waits_with_others(
+    zookeeper: ZooKeeperProcess,
+) -> None:
+    servers = f"127.0.0.1:{zookeeper.port}"
+    async with open_zookeeper(servers, session_timeout_s=SESSION_TIMEOUT_S) as store:
+        await store.create("/paths", b"")
+
+        async def good(number: int) -> None:
+            await store.create(f"/paths/{number}", b"")
+
+        async def bad() -> None:
+            with pytest.raises(AssertionError, match="not absolute"):
+                await store.multi([Check("/paths", ANY), Create("paths/wrong", b"")])
+
+        async with trio.open_nursery() as nursery:
+            for number in range(10):
+                nursery.start_soon(good, number)
+                nursery.start_soon(bad)
+        assert len(await store.get_children("/paths") or []) == 10
 
 
 async def test_a_process_in_a_tree_of_others_runs_without_an_announcement(
