@@ -1,6 +1,7 @@
 """The benchmark of topics beside Pulsar and Kafka: the parts that need neither."""
 
 import io
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -187,4 +188,14 @@ def test_a_quick_run_has_all_cases_and_less_work() -> None:
 
 
 def test_each_case_belongs_to_one_group() -> None:
-    assert [name for group in GROUPS for name in group] == list(CASES)
+    assert sorted(name for group in GROUPS for name in group) == sorted(CASES)
+
+
+def test_too_little_disk_is_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["brokers", "--rounds", "3"])
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=38e9))
+    with pytest.raises(SystemExit):
+        main()
+    assert "3 rounds take up to 39 GB" in capsys.readouterr().err
