@@ -234,6 +234,7 @@ class _Broker:
             await self._serve_http(nursery)
             nursery.start_soon(cluster.balancer.run)
             nursery.start_soon(cluster.load_reports.run)
+        nursery.start_soon(on.ledgers.cache.run)
         on.log.info(
             "the broker serves clients",
             url=" ".join(self.identity.service_urls),

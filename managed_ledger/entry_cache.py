@@ -1,8 +1,8 @@
 """The entries of all logs of a host that came last, for readers that keep up.
 
-The cache is bounded in bytes, and the oldest entries are dropped first.  An entry is also dropped
-half a minute after it has come: a reader that is further behind reads at bookies, and a host that
-has nothing to do gives the memory back.
+The cache is bounded in bytes, and the oldest entries are dropped first.  While `run` runs, an entry
+is also dropped half a minute after it has come: a reader that is further behind reads at bookies,
+and a host that has nothing to do gives the memory back.
 """
 
 from collections import OrderedDict, deque
@@ -45,7 +45,7 @@ class EntryCache:
         self._come: deque[tuple[float, int]] = deque()
 
     async def run(self) -> None:
-        """Drop old entries, forever."""
+        """Drop old entries, forever.  This belongs in the nursery of the host."""
         most = 0  # since the memory was given back
         while True:
             await trio.sleep(_TICK_S)

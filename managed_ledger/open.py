@@ -600,7 +600,6 @@ async def open_managed_ledgers(
             LogTasks(nursery, _raise),
         )
         logs = ManagedLedgers(context)
-        nursery.start_soon(logs.cache.run)
         try:
             yield logs
         except Exception as caught:

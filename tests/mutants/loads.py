@@ -364,4 +364,12 @@ MUTANTS = [
         ),
         caught_by="tests:tests/wire/metadata/test_zookeeper.py -k wrong_path",
     ),
+    Mutant(
+        id="LR41",
+        rule="a broker drops old entries -> nobody does",
+        module="daybook.broker.server",
+        name="_Broker.start",
+        replacement=Edit("nursery.start_soon(on.ledgers.cache.run)", "pass"),
+        caught_by="tests:tests/broker/control/test_server.py -k half_a_minute",
+    ),
 ]

@@ -26,6 +26,7 @@ from daybook.broker.server import RunningBroker, run_broker
 from daybook.clients.python.client import Client
 from daybook.clients.python.connect import connect
 from daybook.clients.python.errors import BrokerError as ClientError
+from daybook.managed_ledger.entry_cache import KEPT_S
 from daybook.wire.topics import TopicName
 from tests.simulation.cluster import Cluster
 from tests.simulation.scheduler import HOST, Scheduler, run
@@ -511,5 +512,21 @@ def test_an_administrator_hears_which_subscriptions_a_new_partition_lacks() -> N
         with pytest.raises(UnavailableError, match=r"2 subscriptions \(s, u\).*do not answer"):
             await ops.update_partitions(ORDERS, 2, force=True)
         assert await ops.subscriptions(TopicName.parse("orders-partition-1")) == ["t"]
+
+    simulated(story)
+
+
+def test_a_broker_keeps_entries_for_readers_for_half_a_minute() -> None:
+    async def story(world: World) -> None:
+        broker = await world.broker("one")
+        cache = broker.metrics._cache
+        async with world.client("one") as client, await client.subscribe("orders", "s") as consumer:
+            await send(client, "orders", 5)
+            for _ in range(5):
+                await consumer.receive()
+            assert cache.bytes > 0
+            await trio.sleep(KEPT_S + 11.0)
+            assert cache.bytes == 0
+        await broker.stop()
 
     simulated(story)
