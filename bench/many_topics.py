@@ -1,13 +1,17 @@
 """Measures many topics: the first message to each, and the takeover when their broker is killed.
 
-    python -m bench.many_topics [--topics 600] [--at-once 256] [--real-time]
+    python -m bench.many_topics [--topics 600] [--lost 0] [--at-once 256] [--real-time]
                                 [--py-spy PATH --to DIRECTORY]
 
 Two brokers and three bookies serve the topics.  A client opens a producer for each topic and sends
 one message, `--at-once` topics at a time.  Then the broker of topic 0 is killed, and each producer
-sends again.  For each step the program prints the time, the topics a second, and for each topic
-that was loaded: the milliseconds of processor by kind of process, the requests that ZooKeeper has
-received, and the syncs of all bookies.  A request to ZooKeeper may carry several writes.
+sends again.  Each broker has about a half of the topics.  With `--lost 8000` the broker that is
+killed has 8,000 of them: the other one is down until they are there, and serves the rest in a
+namespace of its own.
+
+For each step the program prints the time, the topics a second, and for each topic that was loaded:
+the milliseconds of processor by kind of process, the requests that ZooKeeper has received, and the
+syncs of all bookies.  A request to ZooKeeper may carry several writes.
 
 On a busy machine, processor and requests can be compared, and times only with `--real-time`: it
 needs root, and lets all other programs wait while a step runs.  With `--py-spy`, a profile of each
@@ -34,17 +38,20 @@ from daybook.clients.python.producer import Producer
 from daybook.clients.testing.standalone import StandaloneProcess
 from daybook.wire import process
 from daybook.wire.tcp import TcpNetwork
-from tests.harness.standalone import order, owner_of, pids
+from tests.harness.standalone import admin_of, order, owner_of, pids, wait_running
 from tests.real.scale import for_each, loaded_topics, processor_ms
 
 _SPIES_START_S = 2.0
-_PRODUCERS_MAX = 10_000  # One connection has all of them when a broker is gone.
+_SECOND = "broker-2"
+_NAMESPACE, _OTHER = "public/default", "public/other"
 _COMMITS = re.compile(r"^daybook_bookie_store_commits_total ([0-9.e+]+)", re.MULTILINE)
 _RECEIVED = re.compile(r"^Received: (\d+)", re.MULTILINE)
 
 
-def name_of(number: int) -> str:
-    return f"persistent://public/default/many-{number:06}"
+def name_of(number: int, lost: int = 0) -> str:
+    """Return the topic of a number; with `lost`, those from there on are in another namespace."""
+    namespace = _OTHER if lost and number >= lost else _NAMESPACE
+    return f"persistent://{namespace}/many-{number:06}"
 
 
 class Measurement:
@@ -147,14 +154,24 @@ def _received(zookeeper: str) -> float:
 
 async def measure(cluster: StandaloneProcess, options: argparse.Namespace) -> None:
     topics: int = options.topics
+    lost: int = options.lost
     numbers = range(topics)
     figures = Measurement(cluster, options)
     producers: dict[int, Producer] = {}
     # With so many producers the collector would stop the client for a second, again and again.
     process.settle()
     async with connect(cluster.service_url) as client:
-        async with figures.step("first message", lambda: topics):
-            await for_each(numbers, _opening(client, producers), at_once=options.at_once)
+        first = numbers[:lost] if lost else numbers
+        opening = _opening(client, producers, lost)
+        if lost:
+            await order(cluster, "stop", _SECOND)
+        async with figures.step("first message", lambda: len(first)):
+            await for_each(first, opening, at_once=options.at_once)
+        if lost:
+            await order(cluster, "start", _SECOND)
+            await wait_running(cluster)
+            await admin_of(cluster).create_namespace(_OTHER)
+            await for_each(numbers[lost:], opening, at_once=options.at_once)
         process.settle()
         urls = {str(b["name"]): str(b["admin_url"]) for b in cluster.ready["brokers"]}
         victim = await owner_of(cluster, name_of(0))
@@ -179,9 +196,11 @@ async def measure(cluster: StandaloneProcess, options: argparse.Namespace) -> No
             await producer.aclose()
 
 
-def _opening(client: Client, producers: dict[int, Producer]) -> Callable[[int], Awaitable[None]]:
+def _opening(
+    client: Client, producers: dict[int, Producer], lost: int
+) -> Callable[[int], Awaitable[None]]:
     async def open_one(number: int) -> None:
-        producer = await client.create_producer(name_of(number), send_timeout_s=None)
+        producer = await client.create_producer(name_of(number, lost), send_timeout_s=None)
         producers[number] = producer
         await producer.send(b"first")
 
@@ -191,13 +210,14 @@ def _opening(client: Client, producers: dict[int, Producer]) -> Callable[[int], 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.many_topics")
     parser.add_argument("--topics", type=int, default=600)
+    parser.add_argument("--lost", type=int, default=0)
     parser.add_argument("--at-once", type=int, default=256, dest="at_once")
     parser.add_argument("--real-time", action="store_true")
     parser.add_argument("--py-spy", default="", dest="spy")
     parser.add_argument("--to", type=Path, default=Path())
     options = parser.parse_args()
-    if options.topics > _PRODUCERS_MAX:
-        parser.error(f"a connection has at most {_PRODUCERS_MAX} producers, so use fewer topics")
+    if options.lost > options.topics:
+        parser.error("--lost must not be more than --topics")
     with StandaloneProcess(options=["--set=broker.session_timeout_s=2"]) as cluster:
         trio.run(measure, cluster, options)
 

@@ -85,15 +85,16 @@ class RequestLimits:
 
     under_way_max: int = 200  # one connection
     total_max: int = 10_000  # all connections; one with none under way always gets a place
-    waiting_max: int = 20_000  # one connection: the sum of its producers and consumers
+    waiting_max: int = 20_000  # one connection; a client asks again for what is refused
     waiting_bytes_max: int = 32 << 20  # one connection
     waiting_total_bytes: int = 128 << 20  # all connections
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    producers_max: int = 10_000
-    consumers_max: int = 10_000
+    # Two to three KB each.  One connection has all of a client when one broker is left.
+    producers_max: int = 100_000
+    consumers_max: int = 100_000
     # Requests that open, read or write a topic.
     requests: RequestLimits = field(default_factory=RequestLimits)
     # Requests that are answered from memory or by the metadata store.
