@@ -56,7 +56,8 @@ _REFUSALS = ManagedLedgerError | MetadataError | LedgerError
 class LedgerList:
     """The sealed ledgers of a log and the present one.
 
-    The present ledger is the last of the list, or the last but one during a rollover.
+    The present ledger is the last of the list, or the last but one during a rollover.  An idle log
+    has only sealed ledgers until a new one becomes the present one.
     """
 
     def __init__(
@@ -349,8 +350,8 @@ class LedgerList:
     async def _was_applied(self, value: bytes) -> bool:
         """Return True if the record holds `value`, and False if the record is unchanged.
 
-        Raise FencedError if it holds anything else.  No two owners write the same value, since each
-        owner lists a ledger of its own.
+        Raise FencedError if it holds anything else.  No two owners write the same value: each lists
+        a ledger of its own, or its random number.
         """
         record = await self._context.read_newest(self.path)
         if record is not None and record.stat.version == self.version:

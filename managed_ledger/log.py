@@ -9,11 +9,11 @@ the entry's last message.
 Once another owner may have taken the log over, every append that is not confirmed ends with
 FencedError, which means *in doubt*, and `on_fenced` is called.  The handle cannot be used any more.
 The same happens when the present ledger gets no ack quorum for long and a new ledger could get one
-(`stalled`).
+(`leaving`).
 
 `protocol.log` decides the order of a rollover; this module creates ledgers and lists them, closes
-full ones, and asks for a rollover when one is due.  `cursor` has the cursors, `reading` the reads,
-`ledger_list` the list of ledgers and all arithmetic on positions.
+full ones, and asks for a rollover when `leaving` says that one is due.  `cursor` has the cursors,
+`reading` the reads, `ledger_list` the list of ledgers and all arithmetic on positions.
 """
 
 import logging
@@ -39,10 +39,11 @@ from daybook.managed_ledger.errors import (
     ManagedLedgerError,
     TerminatedError,
 )
+from daybook.managed_ledger.leaving import Leaving
 from daybook.managed_ledger.ledger_list import LedgerList, drop, put_on_list, set_sealed
+from daybook.managed_ledger.no_ledger import NoLedger
 from daybook.managed_ledger.pending_adds import Done, PendingAdd, PendingAdds
 from daybook.managed_ledger.position import Position
-from daybook.managed_ledger.protocol.healing import Healing
 from daybook.managed_ledger.protocol.log import (
     Create,
     Effect,
@@ -66,7 +67,6 @@ from daybook.managed_ledger.records import (
 )
 from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo
 from daybook.managed_ledger.sinks.progress import held_by_sinks
-from daybook.managed_ledger.stalled import StallWatch
 from daybook.managed_ledger.traffic import TrafficMeter
 from daybook.wire.batch import broker_entry_metadata
 from daybook.wire.entry import Entry
@@ -74,14 +74,11 @@ from daybook.wire.metadata.store import MetadataError
 from daybook.wire.transport import Buffer
 
 _log = logging.getLogger(__name__)
-# A ledger is rolled here however full the list is, since an ack set has a bit for each entry.
-ROLL_ENTRIES_MAX = ENTRIES_MAX // 4 * 3
 # Beyond this a ledger takes no new appends; what is pending still has room.
 APPEND_ENTRIES_MAX = ENTRIES_MAX // 8 * 7
 # An entry takes so many more bytes in a compacted ledger: a head, and a longer digest.
 COMPACTED_MORE_BYTES = 64
 _CREATE_RETRY_S = 1.0
-_LEAVE_SPREAD = 0.25  # the share of the heal interval
 _MAKE_ROOM = (
     "Acknowledge what subscriptions hold back, delete subscriptions that nobody uses, or shorten"
     " the retention of the namespace (`daybook topics retention`)"
@@ -90,6 +87,8 @@ _MAKE_ROOM = (
 
 class ManagedLedger:
     """One open log; `managed_ledger.open` makes it.  `cursors` are the durable ones, by name.
+
+    A log that is made without a `writer` is idle: the first append creates its ledger.
 
     Everything that the log runs, and everything that it writes to the metadata store, runs in the
     tasks of its context.  These end with the log, so nothing is sent after that.
@@ -101,14 +100,16 @@ class ManagedLedger:
         context: LogContext,
         config: LogConfig,
         ledgers: LedgerList,
-        writer: LedgerWriter,
+        writer: LedgerWriter | None,
         next_offset: int,
     ) -> None:
         self.name = name
         self.context = context
         self.config = config  # the broker replaces it when policies change
         self.ledgers = ledgers
-        self.owned_from = writer.ledger_id  # the ledger that this opening put on the list
+        present = NoLedger(ledgers.sealed[-1]) if writer is None else writer
+        # The ledger that this opening put on the list, or the last one before it.
+        self.owned_from = present.ledger_id
         self.next_offset = next_offset
         self.appended_entries = 0
         self.fenced: FencedError | None = None
@@ -117,28 +118,29 @@ class ManagedLedger:
         self.on_bug: Callable[[Exception], None] = _ignore  # called before `on_fenced`
         self.counted_offsets: dict[int, array[int]] = {}  # by ledger; see `offsets`
         self._stored_ms = 0  # the time of the last append
-        self._protocol = LogProtocol()
+        self._protocol = LogProtocol(idle=writer is None)
         self._adds = PendingAdds()
         self.traffic = TrafficMeter(context.write_latencies)
         self._marked_batch = 0  # The meter has the time of this batch.
         self._cursors = Cursors(context, ledgers, lambda: self.config, self.lost)
         self._confirmed_offset = next_offset - 1
-        self._opened_behind = Position(writer.ledger_id, -1), next_offset - 1
-        ledgers.last_confirmed = ledgers.previous_position(Position(writer.ledger_id, 0))
+        if writer is None:
+            opened_behind = ledgers.last_confirmed = ledgers.sealed[-1].last
+        else:
+            opened_behind = Position(writer.ledger_id, -1)
+            ledgers.last_confirmed = ledgers.previous_position(Position(writer.ledger_id, 0))
+        self._opened_behind = opened_behind, next_offset - 1
         self._grown = trio.lowlevel.ParkingLot()  # tasks that wait for entries
         self._room_made = trio.lowlevel.ParkingLot()  # tasks that wait for room
         # The ledgers that this log writes: the present one, the next one and the one before.
-        self._writer = writer
+        self._writer: LedgerWriter | NoLedger = present
         self._next_writer: LedgerWriter | None = None  # listed, and takes no entries yet
         self._previous: tuple[LedgerWriter, SealedLedger] | None = None  # being closed
-        self._writers = {writer.ledger_id: writer}  # for reads; no ledger is closed
-        self._opened_s = trio.current_time()  # when the present ledger became that
-        self.rolled_ms = context.clock.now_ms()  # the same, by the wall clock
+        # For reads; no ledger is closed.
+        self._writers = {} if writer is None else {writer.ledger_id: writer}
+        self.rolled_ms = context.clock.now_ms()  # when the present ledger became that
         self._reader = LogReader(context, ledgers, self._writers)
-        # These decide when the log leaves the present ledger.
-        self._healing = Healing(context.rng.random())
-        self._stall = StallWatch(context, name)
-        self._leaving = False
+        self._leaving = Leaving(context, name, self._unclosed, self.lost)
         self._refused: ManagedLedgerError | None = None  # the reason why no append is taken
         self._closing = False  # A rollover must not begin any more.
         self._full: ListFullError | None = None
@@ -150,7 +152,8 @@ class ManagedLedger:
                 f"the log {name} was terminated: nothing can be appended"
             )
         self._check_room()
-        self._listen(writer)
+        if writer is not None:
+            self._listen(writer)
 
     # -- properties
 
@@ -171,6 +174,11 @@ class ManagedLedger:
     @property
     def state(self) -> LogState:
         return self._protocol.state
+
+    @property
+    def idle(self) -> bool:
+        """True if all ledgers are closed, and the next append creates another one."""
+        return isinstance(self._writer, NoLedger)
 
     @property
     def usable(self) -> bool:
@@ -234,6 +242,7 @@ class ManagedLedger:
 
     @property
     def current_ledger_id(self) -> int:
+        """The present ledger; for an idle log the last one, which is closed."""
         return self._writer.ledger_id
 
     @property
@@ -305,18 +314,17 @@ class ManagedLedger:
             return
         self.next_offset += messages
         self._adds.add(PendingAdd(buffers, size, last_offset, done))
-        effects = self._protocol.append()
-        self._perform(effects)
+        self._perform(self._protocol.append())
         # One mark for each batch; an entry that waits for the next ledger belongs to none.
         batch = self._writer.batches
-        if batch != self._marked_batch or not effects:
+        if batch != self._marked_batch or self._protocol.waiting:
             self._marked_batch = batch
             self.traffic.mark(self.appended_entries + len(self._adds) - 1)
 
     @property
     def entry_bytes_max(self) -> int:
         """The largest entry that the log takes: bookies take it in a compacted ledger, too."""
-        return self._writer.payload_bytes_max - COMPACTED_MORE_BYTES
+        return self.context.client.payload_bytes_max() - COMPACTED_MORE_BYTES
 
     @property
     def has_room(self) -> bool:
@@ -329,12 +337,14 @@ class ManagedLedger:
             await self._room_made.park()
 
     def _submit(self, count: int) -> None:
+        writer = self._writer
+        assert not isinstance(writer, NoLedger)  # The appends of an idle log wait for its ledger.
         for _ in range(count):
             entry = self._adds.submit()
             if entry is None:  # An append that failed has ended the log, and with it all others.
                 return
             try:
-                self._writer.append(entry.buffers)
+                writer.append(entry.buffers)
             except LedgerError as error:
                 self.lost(str(error))
                 return
@@ -440,7 +450,8 @@ class ManagedLedger:
         """
         self._check_room()
         self._roll_if_due()
-        self._check_stalled()
+        if self.usable and not isinstance(self._writer, NoLedger):
+            self._leaving.check_stalled(self._writer, self.config)
         for cursor in self.cursors.values():
             cursor.check_stalled()
             cursor.check_format()
@@ -455,44 +466,40 @@ class ManagedLedger:
             self._check_room()
         if self._protocol.state is not LogState.OPEN or self._refused is not None:
             return
-        if self.room.allows_roll and self._roll_is_due():
+        writer = self._writer
+        assert not isinstance(writer, NoLedger)
+        room = self.room
+        if room.allows_roll and self._leaving.roll_is_due(writer, self.config, room.stretch):
             self._perform_and_wake(self._protocol.roll_due())
-
-    def _roll_is_due(self) -> bool:
-        """Return True if the present ledger is full, or old, or could be healthier."""
-        config, writer, stretch = self.config, self._writer, self.room.stretch
-        now_s = trio.current_time()
-        entries, age_s = writer.last_add_confirmed + 1, now_s - self._opened_s
-        full = (
-            entries >= config.roll_entries * stretch or writer.length >= config.roll_bytes * stretch
-        )
-        old = entries > 0 and age_s >= config.roll_age_s * stretch
-        due = full and age_s >= config.roll_age_min_s * stretch
-        due |= old or entries >= ROLL_ENTRIES_MAX or writer.crowded
-        return due or self._healing_is_due(config.heal_interval_s * stretch, now_s)
-
-    def _healing_is_due(self, interval_s: float, now_s: float) -> bool:
-        if not self._writer.under_replicated:
-            self._healing.whole(now_s)
-            return False
-        replaceable = self._writer.replaceable
-        return self._healing.due(now_s, interval_s, replaceable=replaceable)
 
     async def _create_next(self) -> None:
         """Create the next ledger and put it on the list."""
-        if not self.room.allows_roll:  # The list has grown since the rollover was asked for.
+        # The list may have grown since the rollover was asked for.  An idle log needs the ledger.
+        if not self.room.allows_roll and self.state is LogState.ROLLING:
             self._perform_and_wake(self._protocol.create_failed())
             return
-        context = self.context
+        context, was_idle = self.context, self.idle
+        # An idle log may have kept an empty ledger, which the new one replaces.
+        empty = [e.ledger_id for e in self.ledgers.sealed[-1:] if was_idle and not e.entries]
+
+        async def update(add: Callable[[ManagedLedgerInfo], None]) -> None:
+            def replace(info: ManagedLedgerInfo) -> None:
+                add(info)
+                drop(info, empty)
+
+            await self.update_list(replace)
+
         # The removal of orphans sees a ledger before the list names it.
         self.ledgers.naming.add(None)
         try:
             writer = await context.create_ledger(self.config.quorums, self.name)
             # The list names the ledger before its first entry: a new owner must find that entry.
-            await put_on_list(context, self.ledgers, writer, self.update_list)
+            await put_on_list(context, self.ledgers, writer, update)
         except ManagedLedgerError:
             return  # The log has ended.
-        except (LedgerError, MetadataError):
+        except (LedgerError, MetadataError) as error:
+            if isinstance(self._writer, NoLedger):
+                self._writer.waiting_for = f"no ledger could be created: {error}"
             await trio.sleep(_CREATE_RETRY_S)
             self._perform_and_wake(self._protocol.create_failed())
             return
@@ -506,26 +513,28 @@ class ManagedLedger:
         self._next_writer = writer
         self._listen(writer)
         self._perform_and_wake(self._protocol.listed())
+        if empty:
+            context.delete_later(empty, self.ledgers.owner)
+        if was_idle:
+            await self._trim_soon()
 
     def _switch(self) -> None:
         """Make the next ledger the present one.  The old ledger has confirmed all its entries."""
         assert self._next_writer is not None
         assert self._previous is None  # One rollover at a time.
-        old = self._writer
-        sealed = SealedLedger(
-            old.ledger_id,
-            old.last_add_confirmed + 1,
-            old.length,
-            self.context.clock.now_ms(),
-            self._confirmed_offset if old.last_add_confirmed >= 0 else None,
-        )
-        self.ledgers.seal(sealed)
-        self._previous = (old, sealed)
-        self._writer, self._next_writer = self._next_writer, None
+        old, now_ms = self._writer, self.context.clock.now_ms()
+        if not isinstance(old, NoLedger):
+            last_offset = self._confirmed_offset if old.last_add_confirmed >= 0 else None
+            entries = old.last_add_confirmed + 1
+            sealed = SealedLedger(old.ledger_id, entries, old.length, now_ms, last_offset)
+            self.ledgers.seal(sealed)
+            self._previous = (old, sealed)
+        writer = self._writer = self._next_writer
+        self._next_writer = None
         self._marked_batch = 0
-        self._writers[self._writer.ledger_id] = self._writer
-        self._opened_s = trio.current_time()
-        self.rolled_ms = self.context.clock.now_ms()
+        self._writers[writer.ledger_id] = writer
+        self._leaving.begin()
+        self.rolled_ms = now_ms
 
     async def _seal_previous(self) -> None:
         """Close the previous ledger, write its length to the list, and trim."""
@@ -549,59 +558,17 @@ class ManagedLedger:
         self._perform_and_wake(self._protocol.sealed())
         if not sealed.entries:  # `set_sealed` has taken it off the list.
             await self.context.delete_ledgers([sealed.ledger_id], self.ledgers.owner)
-        with suppress(ManagedLedgerError, MetadataError):  # The next rollover trims again.
-            await self.trim()
-
-    # -- leaving a stalled ledger
-
-    def _check_stalled(self) -> None:
-        writer = self._writer
-        if self.usable and not self._leaving and self._stall.may_leave(writer, self.config):
-            self._leaving = True
-            self.context.tasks.start_soon(self._leave_stalled, writer)
-
-    async def _leave_stalled(self, writer: LedgerWriter) -> None:
-        """End the log, so that the broker opens it again, if its bookies allow recovery.
-
-        The bookies are asked first.  If recovery were impossible, the log could not be opened
-        again, while now it can at least be read.
-        """
-        confirmed, since_s = writer.last_add_confirmed, trio.current_time()
-        try:
-            # All logs of a host lose the same bookies at the same time.
-            spread_s = _LEAVE_SPREAD * self.config.heal_interval_s
-            await trio.sleep(self.context.rng.uniform(0, spread_s))
-            recoverable = await self._are_recoverable(self._unclosed())
-            # The log may have gone on while the bookies were asked.
-            same = writer is self._writer and writer.last_add_confirmed == confirmed
-            if not (recoverable and same and writer.stuck):
-                self._stall.was_kept(self.config)
-            else:
-                waited_s = self.config.stuck_s + trio.current_time() - since_s
-                self.lost(
-                    f"nothing was confirmed for {waited_s:.0f} s or more ({writer.waiting_for});"
-                    " it is opened again, with a new ledger"
-                )
-        finally:
-            self._leaving = False
+        await self._trim_soon()
 
     def _writing(self) -> list[LedgerWriter]:
         """Return the writers of the log's ledgers that are not closed, the present one first."""
+        present = None if isinstance(self._writer, NoLedger) else self._writer
         previous = None if self._previous is None else self._previous[0]
-        return [w for w in (self._writer, self._next_writer, previous) if w is not None]
+        return [w for w in (present, self._next_writer, previous) if w is not None]
 
     def _unclosed(self) -> list[LedgerWriter]:
         """Return the writers of all ledgers that the next opening has to recover."""
         return [*self._writing(), *self._cursors.writers]
-
-    async def _are_recoverable(self, writers: Sequence[LedgerWriter]) -> bool:
-        try:
-            for writer in writers:
-                if not await self.context.client.can_recover(writer):
-                    return False
-        except (LedgerError, MetadataError):
-            return False
-        return True
 
     # -- the list of ledgers
 
@@ -760,18 +727,27 @@ class ManagedLedger:
         """
         self.check()
         may_roll = self._refused is None or self.terminated is not None
-        if self.current_entries and may_roll and not self._closing:
+        retention = Retention(time_ms=0)
+        if may_roll and not self._closing:
             # Nothing happens if the list is too full; then the other ledgers are dropped all the
             # more.
-            self.roll()
-            while self.usable and self.state is not LogState.OPEN:
+            if self.current_entries:
+                self.roll()
+            self._free_last(retention)
+            while self.usable and not self._protocol.at_rest:
                 await self.wait_changed()
-        return await self.trim(Retention(time_ms=0))
+        return await self.trim(retention)
+
+    async def _trim_soon(self) -> None:
+        """Trim behind a new ledger; if that fails, the next one trims again."""
+        with suppress(ManagedLedgerError, MetadataError):
+            await self.trim()
 
     async def trim(self, retention: Retention | None = None) -> list[int]:
         """Drop the ledgers that neither a cursor nor retention needs, and return their ids."""
         self.check()
         retention = retention or self.config.retention
+        self._free_last(retention)
         gone: list[int] = []
 
         def cut(info: ManagedLedgerInfo) -> None:
@@ -793,9 +769,23 @@ class ManagedLedger:
         # A ledger that is being closed is sealed in memory, but the list has no length of it yet.
         end = self._writer if self._previous is None else self._previous[0]
         closed = [each for each in self.ledgers.sealed if each.ledger_id < end.ledger_id]
+        return self._unneeded(closed, retention)
+
+    def _free_last(self, retention: Retention) -> None:
+        """Have a ledger created if the last one of an idle log can be dropped.
+
+        The last ledger of a list stays, because positions need it.
+        """
+        if not self.idle or self._closing:
+            return
+        last = self.ledgers.sealed[-1]
+        if last.entries and last.ledger_id in self._unneeded(self.ledgers.sealed, retention):
+            self._perform(self._protocol.want_ledger())
+
+    def _unneeded(self, ledgers: Sequence[SealedLedger], retention: Retention) -> list[int]:
         now_ms = self.context.clock.now_ms()
         held = [*self._cursors.held_from(), *held_by_sinks(self.ledgers.info.properties)]
-        return trimmable(closed, held, retention, now_ms)
+        return trimmable(ledgers, held, retention, now_ms)
 
     # -- the end
 
@@ -825,7 +815,7 @@ class ManagedLedger:
 
     async def _drained(self) -> None:
         """Wait until no append is pending and no rollover is under way."""
-        while self.usable and (self._adds.bytes or self.state is not LogState.OPEN):
+        while self.usable and (self._adds.bytes or not self._protocol.at_rest):
             await self.wait_changed()
         self.check()
 
@@ -871,7 +861,8 @@ class ManagedLedger:
         self._refused = self._refused or error
         for name in list(self.cursors):
             await self.delete_cursor(name)
-        while self.state is LogState.ROLLING:  # A new ledger is about to be listed.
+        # A new ledger may be about to be listed.
+        while self.state in (LogState.ROLLING, LogState.CREATING):
             await self.wait_changed()
         doomed: list[int] = []
 

@@ -34,6 +34,12 @@ could be named.  So step 4 has two writes then:
 
 A broker that reads the list between 4a and 4c may take the log over as usual, and then 4c fails.
 Without the id in it, the claims of two hosts could be the same value.
+
+A log to which nothing was appended since its last opening is opened without a new ledger: step 3 is
+left out, and step 4 writes a random number of this opening instead of the id of a ledger.  From
+then on the log is idle (`protocol.log`): it gets a ledger with its first append.  So a topic that
+is only read costs no ledger, and nothing has to be fenced when it changes hands again.  Its list
+keeps one ledger, also if that is empty, because positions need one.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -71,6 +77,7 @@ from daybook.managed_ledger.protocol.trim import SealedLedger, trimmable
 from daybook.managed_ledger.records import (
     INSTANCE,
     OPENING,
+    OWNER,
     LedgerInfo,
     LedgerOwner,
     clear_property,
@@ -105,6 +112,7 @@ RECOVERED_LEDGERS = 2  # A rollover leaves at most two ledgers of the list unclo
 _CURSORS_AT_ONCE = 32
 _READS_AT_ONCE = 8
 _OPENED_MIN = 64
+_OWNER_BITS = 63
 _NOT_ANSWERED = (OutcomeUnknownError, StoreUnavailableError)
 
 
@@ -348,17 +356,38 @@ async def _take_over(
     on_step(f"recovering its last ledgers, of {len(ledgers.ids)}")
     next_offset = await recover_tail(context, ledgers)  # step 2
     assert len(ledgers.sealed) == len(ledgers.ids)
+    if _may_be_idle(ledgers, config):
+        log = await _take_idle(context, config, ledgers, next_offset, on_step)
+    else:
+        log = await _take_with_ledger(context, config, ledgers, next_offset, on_step)
+    try:
+        on_step("recovering its subscriptions from their ledgers")
+        await _recover_cursors(log)  # step 5
+    except BaseException:
+        # Without this its writer would listen to the bookies for as long as the host lives.
+        log.abandon()
+        raise
+    return log
+
+
+async def _take_with_ledger(
+    context: LogContext,
+    config: LogConfig,
+    ledgers: LedgerList,
+    next_offset: int,
+    on_step: Callable[[str], None],
+) -> ManagedLedger:
+    """Carry out steps 3 and 4."""
+    name = ledgers.owner.log
     on_step("creating a ledger on the bookies")
     writer = await context.create_ledger(config.quorums, name)  # step 3
     learned = unrecorded(ledgers)  # the lengths that step 4 writes
-    # The same write takes empty ledgers off the list; they are deleted only after it.
-    empty = [ledger.ledger_id for ledger in learned if not ledger.entries]
     trimmed: list[int] = []
 
     async def update(add: Callable[[ManagedLedgerInfo], None]) -> None:
         # A log without ledgers has nothing to trim, however long its properties are.
         if ledgers.ids and Room(ledgers.bytes, config.list_bytes_max).alarming:
-            await _claim(ledgers, learned, writer.ledger_id, next_offset)
+            await _claim(ledgers, learned, OPENING, writer.ledger_id, next_offset)
             # Only after the claim: until then the former owner may set a cursor back.
             held = await _for_each_cursor(
                 ledgers,
@@ -371,6 +400,7 @@ async def _take_over(
         def change(info: ManagedLedgerInfo) -> None:
             _record_lengths(info, learned)
             clear_property(info, OPENING)
+            clear_property(info, OWNER)
             drop(info, trimmed)
             add(info)
 
@@ -380,20 +410,47 @@ async def _take_over(
     on_step("writing its list of ledgers to ZooKeeper")
     await put_on_list(context, ledgers, writer, update)
     assert ledgers.lists(writer.ledger_id)
-    log = ManagedLedger(name, context, config, ledgers, writer, next_offset)
-    try:
-        # There may be thousands of trimmed ledgers, so the opening waits for no deletion.
-        if empty:
-            context.delete_later(empty, ledgers.owner)
-        if trimmed:
-            context.tasks.start_soon(context.delete_ledgers, trimmed, ledgers.owner)
-        on_step("recovering its subscriptions from their ledgers")
-        await _recover_cursors(log)  # step 5
-    except BaseException:
-        # Without this its writer would listen to the bookies for as long as the host lives.
-        log.abandon()
-        raise
-    return log
+    _delete_empty(context, ledgers, learned)
+    if trimmed:
+        context.tasks.start_soon(context.delete_ledgers, trimmed, ledgers.owner)
+    return ManagedLedger(name, context, config, ledgers, writer, next_offset)
+
+
+def _may_be_idle(ledgers: LedgerList, config: LogConfig) -> bool:
+    """Return True if nothing was appended since the last opening, and the list has much room."""
+    listed = zip(ledgers.info.ledgerInfo, ledgers.sealed, strict=True)
+    if any(sealed.entries and not ledger.HasField("entries") for ledger, sealed in listed):
+        return False  # The next append is probably near.
+    return bool(ledgers.ids) and not Room(ledgers.bytes, config.list_bytes_max).alarming
+
+
+async def _take_idle(
+    context: LogContext,
+    config: LogConfig,
+    ledgers: LedgerList,
+    next_offset: int,
+    on_step: Callable[[str], None],
+) -> ManagedLedger:
+    """Carry out step 4 without a new ledger."""
+    filled = [ledger.ledger_id for ledger in ledgers.sealed if ledger.entries]
+    kept = filled[-1] if filled else ledgers.ids[-1]
+    learned = [each for each in unrecorded(ledgers) if each.entries or each.ledger_id != kept]
+    on_step("writing its list of ledgers to ZooKeeper")
+    await _claim(ledgers, learned, OWNER, context.rng.getrandbits(_OWNER_BITS), next_offset)
+    _delete_empty(context, ledgers, learned)
+    return ManagedLedger(ledgers.owner.log, context, config, ledgers, None, next_offset)
+
+
+def _delete_empty(
+    context: LogContext, ledgers: LedgerList, learned: Sequence[SealedLedger]
+) -> None:
+    """Delete the empty ledgers, which step 4 took off the list.
+
+    There may be thousands of ledgers to delete, so the opening waits for no deletion.
+    """
+    empty = [ledger.ledger_id for ledger in learned if not ledger.entries]
+    if empty:
+        context.delete_later(empty, ledgers.owner)
 
 
 # -- the tail of the list
@@ -524,13 +581,20 @@ def _record_lengths(info: ManagedLedgerInfo, learned: Sequence[SealedLedger]) ->
 
 
 async def _claim(
-    ledgers: LedgerList, learned: Sequence[SealedLedger], ledger_id: int, next_offset: int
+    ledgers: LedgerList,
+    learned: Sequence[SealedLedger],
+    key: str,
+    number: int,
+    next_offset: int,
 ) -> None:
-    """Take the log over by a write of the list that names no new ledger yet (step 4a)."""
+    """Take the log over by a write of the list that names no new ledger.
+
+    The list gets the `number` as a property: no other host writes the same value.
+    """
 
     def change(info: ManagedLedgerInfo) -> None:
         _record_lengths(info, learned)
-        set_property(info, OPENING, str(ledger_id))
+        set_property(info, key, str(number))
 
     await ledgers.take(change, next_offset)
 

@@ -40,8 +40,8 @@ from daybook.bookie.ledger.writer import LedgerWriter
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.wire.arena import ArenaPool
 from daybook.wire.clock import WallClock
-from daybook.wire.digest import DigestType
-from daybook.wire.entry import Entry
+from daybook.wire.digest import Digester, DigestType
+from daybook.wire.entry import ENTRY_HEADER_BYTES, Entry
 from daybook.wire.metadata.store import MetadataStore
 from daybook.wire.outbox import Flusher
 from daybook.wire.transport import Network
@@ -80,6 +80,10 @@ class LedgerClient:
     def entry_bytes_max(self) -> int:
         """Return the largest entry, with header and digest, that all writable bookies take."""
         return self._context.limits.bookies.entry_bytes_max(self.directory.frame_bytes_max)
+
+    def payload_bytes_max(self) -> int:
+        """Return the largest payload that they take in a ledger with the usual digest."""
+        return self.entry_bytes_max() - ENTRY_HEADER_BYTES - Digester().size
 
     def refused_by_all(self) -> str:
         """Return why each writable bookie refuses this client; "" if one may not."""

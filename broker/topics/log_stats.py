@@ -50,7 +50,7 @@ def log_stats(log: ManagedLedger) -> dict[str, object]:
         "ledgerListBytesMax": log.room.bytes_max,
         "ledgerListRollStretch": log.room.stretch,
         "ledgerListFull": log.full,
-        "ledgers": [*sealed, current],
+        "ledgers": sealed if log.idle else [*sealed, current],
         "cursors": {name: _cursor(log, cursor) for name, cursor in sorted(log.cursors.items())},
         "schemaLedgers": [],
         "compactedLedger": {

@@ -11,6 +11,13 @@ list unclosed, which are the ones that opening recovers.
                       |  create_failed -> OPEN (retried later)
     any ---- lost ----> FENCED         any ---- stop ----> CLOSED
 
+A log that nobody has written to for a whole opening begins the next one without a ledger to append
+to.  It gets one with its first append, or when somebody wants one, and appends wait for it:
+
+         append, want_ledger            listed
+    IDLE ------------------> CREATING --------> OPEN
+                                 |  create_failed -> IDLE; CREATING again if appends wait
+
 Any error that ends the writer, or makes a write of the list fail for good, fences the log.  Appends
 that were not confirmed are in doubt then, and only opening the log again decides which were kept.
 """
@@ -56,8 +63,10 @@ Effect: TypeAlias = Submit | Create | Switch | Seal | Fence
 
 
 class LogState(Enum):
-    """The states of an open log; see the picture above."""
+    """The states of an open log; see the pictures above."""
 
+    IDLE = auto()
+    CREATING = auto()
     OPEN = auto()
     ROLLING = auto()
     SWITCHING = auto()
@@ -75,10 +84,13 @@ class LogSnapshot:
 
 
 class LogProtocol:
-    """The machine of one log that was opened, so its first ledger is on the list."""
+    """The machine of one log that was opened.
 
-    def __init__(self) -> None:
-        self.state = LogState.OPEN
+    Its first ledger is on the list; with `idle`, all ledgers of the list are closed.
+    """
+
+    def __init__(self, *, idle: bool = False) -> None:
+        self.state = LogState.IDLE if idle else LogState.OPEN
         self.unconfirmed = 0  # submitted to the present ledger
         self.waiting = 0  # taken, and not submitted yet
         self._roll_wanted = False
@@ -87,6 +99,11 @@ class LogProtocol:
     @property
     def usable(self) -> bool:
         return self.state not in (LogState.FENCED, LogState.CLOSED)
+
+    @property
+    def at_rest(self) -> bool:
+        """True if no ledger is being created, taken into use, or closed."""
+        return self.state in (LogState.IDLE, LogState.OPEN)
 
     def snapshot(self) -> LogSnapshot:
         return LogSnapshot(self.state, self.unconfirmed, self.waiting, self._roll_wanted)
@@ -107,8 +124,11 @@ class LogProtocol:
         """`count` more entries were taken; they are submitted, or wait, in order."""
         if not self.usable:
             return []
+        if self.state in (LogState.IDLE, LogState.CREATING):
+            self.waiting += count
+            self._create_first()
         # The old ledger must drain before the switch, so it takes no more entries.
-        if self.state is LogState.SWITCHING:
+        elif self.state is LogState.SWITCHING:
             self.waiting += count
         else:
             assert not self.waiting  # An append must not overtake one that waits.
@@ -124,6 +144,18 @@ class LogProtocol:
             self._maybe_switch()
         return self._pop_effects()
 
+    # -- the first ledger of an idle log
+
+    def want_ledger(self) -> list[Effect]:
+        """An idle log is to get a ledger, although nothing is appended."""
+        self._create_first()
+        return self._pop_effects()
+
+    def _create_first(self) -> None:
+        if self.state is LogState.IDLE:
+            self.state = LogState.CREATING
+            self._effects.append(Create())
+
     # -- rolling over
 
     def roll_due(self) -> list[Effect]:
@@ -136,7 +168,11 @@ class LogProtocol:
 
     def listed(self) -> list[Effect]:
         """The new ledger exists, and the list in the metadata store names it."""
-        if self.usable:
+        if self.state is LogState.CREATING:
+            self.state = LogState.OPEN
+            self._effects.append(Switch())
+            self._submit_waiting()
+        elif self.usable:
             assert self.state is LogState.ROLLING
             self.state = LogState.SWITCHING
             self._maybe_switch()
@@ -144,7 +180,11 @@ class LogProtocol:
 
     def create_failed(self) -> list[Effect]:
         """The new ledger could not be created, and the list is unchanged."""
-        if self.usable:
+        if self.state is LogState.CREATING:
+            self.state = LogState.IDLE
+            if self.waiting:
+                self._create_first()
+        elif self.usable:
             assert self.state is LogState.ROLLING
             self.state = LogState.OPEN
             self._roll_wanted = False  # The timer asks again.
@@ -171,6 +211,9 @@ class LogProtocol:
             return
         self.state = LogState.SEALING
         self._effects += [Switch(), Seal()]
+        self._submit_waiting()
+
+    def _submit_waiting(self) -> None:
         if self.waiting:
             self.unconfirmed, self.waiting = self.waiting, 0
             self._effects.append(Submit(self.unconfirmed))

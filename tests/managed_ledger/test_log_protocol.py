@@ -74,6 +74,44 @@ SCENARIOS = {
         lost        -> fence 0
         listed      ->
     """,
+    "idle: appends wait for the first ledger, and nothing is closed": """
+        idle        ->
+        roll        ->
+        append 2    -> create
+        append 1    ->
+        roll        ->
+        wanted      ->
+        listed      -> switch, submit 3
+        append 1    -> submit 1
+        confirmed 4 ->
+        roll        -> create
+        listed      -> switch, seal
+        sealed      ->
+    """,
+    "idle: a ledger is wanted, and is not tried again while nobody waits": """
+        idle        ->
+        wanted      -> create
+        failed      ->
+        wanted      -> create
+        append 1    ->
+        failed      -> create
+        listed      -> switch, submit 1
+        wanted      ->
+    """,
+    "idle: fenced while the first ledger is created": """
+        idle        ->
+        append 2    -> create
+        lost        -> fence 2
+        listed      ->
+        failed      ->
+        wanted      ->
+    """,
+    "idle: closed": """
+        idle        ->
+        stop        ->
+        append 1    ->
+        wanted      ->
+    """,
     "closed": """
         append 1    -> submit 1
         stop        ->
@@ -95,6 +133,11 @@ def play(protocol: LogProtocol, line: str) -> list[Effect]:
             return protocol.append(int(count))
         case ["confirmed", count]:
             return protocol.confirmed(int(count))
+        case ["idle"]:
+            protocol.restore(LogProtocol(idle=True).snapshot())
+            return []
+        case ["wanted"]:
+            return protocol.want_ledger()
         case ["roll"]:
             return protocol.roll_due()
         case ["listed"]:

@@ -9,11 +9,15 @@ from tests.mutants.patch import Edit, Mutant
 _CURSOR = "daybook.managed_ledger.cursor"
 _LIST = "daybook.managed_ledger.ledger_list"
 _LOG = "daybook.managed_ledger.log"
+_OPEN = "daybook.managed_ledger.open"
+_PROTOCOL = "daybook.managed_ledger.protocol.log"
 _SCENARIOS = "tests:tests/managed_ledger"
 _CURSOR_RECOVERY = f"{_SCENARIOS}/test_cursor_recovery.py"
 _CURSORS = f"{_SCENARIOS}/test_cursors.py"
 _FORMATS = f"{_SCENARIOS}/test_cursor_formats.py"
 _GIVEN_UP = f"{_SCENARIOS}/test_given_up.py"
+_IDLE = f"{_SCENARIOS}/test_idle.py"
+_LOG_PROTOCOL = f"{_SCENARIOS}/test_log_protocol.py"
 _READ_AHEAD = f"{_SCENARIOS}/test_read_ahead.py"
 _TAKEOVER = f"{_SCENARIOS}/test_takeover.py"
 _TRIMMING = f"{_SCENARIOS}/test_trimming.py"
@@ -27,9 +31,9 @@ OWNERS = [
         module=_LOG,
         name="ManagedLedger._create_next",
         replacement=Edit(
-            "await put_on_list(context, self.ledgers, writer, self.update_list)",
+            "await put_on_list(context, self.ledgers, writer, update)",
             "context.nursery.start_soon(\n"
-            "                put_on_list, context, self.ledgers, writer, self.update_list)",
+            "                put_on_list, context, self.ledgers, writer, update)",
         ),
         caught_by=f"{_TAKEOVER}::test_a_ledger_takes_nothing_before_the_list_names_it",
     ),
@@ -37,7 +41,7 @@ OWNERS = [
         id="K61 open",
         rule="a log serves when the list is its own -> while the list is being written",
         module="daybook.managed_ledger.open",
-        name="_take_over",
+        name="_take_with_ledger",
         replacement=Edit(
             "await put_on_list(context, ledgers, writer, update)",
             "context.nursery.start_soon(put_on_list, context, ledgers, writer, update)\n"
@@ -350,7 +354,7 @@ LONG_LISTS = [
         id="K6d",
         rule="opening trims only ledgers that no cursor needs -> without reading cursors",
         module="daybook.managed_ledger.open",
-        name="_take_over",
+        name="_take_with_ledger",
         replacement=Edit("held.values()", "()"),
         caught_by=f"{_LONG}::test_opening_trims_by_the_rule_of_trimming",
     ),
@@ -358,7 +362,7 @@ LONG_LISTS = [
         id="K6e",
         rule="opening trims by the retention -> whatever the retention is",
         module="daybook.managed_ledger.open",
-        name="_take_over",
+        name="_take_with_ledger",
         replacement=Edit(
             "trimmable(ledgers.sealed, positions, config.retention, now_ms)",
             "[ledger.ledger_id for ledger in ledgers.sealed]",
@@ -369,9 +373,10 @@ LONG_LISTS = [
         id="K6f",
         rule="cursors are read when the list is claimed -> without a claim",
         module="daybook.managed_ledger.open",
-        name="_take_over",
+        name="_take_with_ledger",
         replacement=Edit(
-            "            await _claim(ledgers, learned, writer.ledger_id, next_offset)\n", ""
+            "            await _claim(ledgers, learned, OPENING, writer.ledger_id, next_offset)\n",
+            "",
         ),
         caught_by=f"{_LONG}::test_what_the_old_owner_does_to_a_cursor_before_the_claim_holds_its_ledgers",
     ),
@@ -380,8 +385,125 @@ LONG_LISTS = [
         rule="a claim names the ledger that will be listed -> all claims are the same",
         module="daybook.managed_ledger.open",
         name="_claim",
-        replacement=Edit("str(ledger_id)", '"claimed"'),
+        replacement=Edit("str(number)", '"claimed"'),
         caught_by=f"{_LONG}::test_a_claim_whose_answer_was_lost_is_not_taken_for_that_of_another",
+    ),
+]
+
+IDLE = [
+    Mutant(
+        id="IL01",
+        rule="each opening without a ledger writes another number -> all write the same",
+        module=_OPEN,
+        name="_take_idle",
+        replacement=Edit("context.rng.getrandbits(_OWNER_BITS)", "1"),
+        caught_by=f"{_IDLE}::test_of_two_who_open_an_idle_log_at_once_one_has_it",
+    ),
+    Mutant(
+        id="IL02",
+        rule="a log that was appended to is opened with a ledger -> without one",
+        module=_OPEN,
+        name="_may_be_idle",
+        replacement=Edit("return False", "return True"),
+        caught_by=_IDLE,
+    ),
+    Mutant(
+        id="IL03",
+        rule="a list with little room is opened with a ledger, and trimmed -> without one",
+        module=_OPEN,
+        name="_may_be_idle",
+        replacement=Edit(" and not Room(ledgers.bytes, config.list_bytes_max).alarming", ""),
+        caught_by=_IDLE,
+    ),
+    Mutant(
+        id="IL04",
+        rule="a list keeps one ledger, also an empty one -> none",
+        module=_OPEN,
+        name="_take_idle",
+        replacement=Edit(" if each.entries or each.ledger_id != kept", ""),
+        caught_by=_IDLE,
+    ),
+    Mutant(
+        id="IL05",
+        rule="empty ledgers behind the last one with entries leave the list -> stay",
+        module=_OPEN,
+        name="_take_idle",
+        replacement=Edit("if each.entries or each.ledger_id != kept", "if each.entries"),
+        caught_by=_IDLE,
+    ),
+    Mutant(
+        id="IL06",
+        rule="appends of an idle log wait for its ledger -> those behind the first do not",
+        module=_PROTOCOL,
+        name="LogProtocol.append",
+        replacement=Edit("(LogState.IDLE, LogState.CREATING)", "(LogState.IDLE,)"),
+        caught_by=_LOG_PROTOCOL,
+    ),
+    Mutant(
+        id="IL07",
+        rule="a ledger that appends wait for is tried again -> they wait for ever",
+        module=_PROTOCOL,
+        name="LogProtocol.create_failed",
+        replacement=Edit("if self.waiting:", "if False:"),
+        caught_by=f"{_IDLE}::test_without_enough_bookies_appends_wait_and_say_so",
+    ),
+    Mutant(
+        id="IL08",
+        rule="the first ledger replaces an empty one on the list -> stands behind it",
+        module=_LOG,
+        name="ManagedLedger._create_next",
+        replacement=Edit("drop(info, empty)", "pass"),
+        caught_by=_IDLE,
+    ),
+    Mutant(
+        id="IL09",
+        rule="the empty ledger that was replaced is deleted -> is left to the removal of orphans",
+        module=_LOG,
+        name="ManagedLedger._create_next",
+        replacement=Edit("if empty:", "if False:"),
+        caught_by=_IDLE,
+    ),
+    Mutant(
+        id="IL10",
+        rule="an idle log with a full list gets its ledger -> its appends are tried for ever",
+        module=_LOG,
+        name="ManagedLedger._create_next",
+        replacement=Edit(" and self.state is LogState.ROLLING", ""),
+        caught_by=f"{_IDLE}::test_a_list_that_filled_up_meanwhile_takes_the_first_ledger",
+    ),
+    Mutant(
+        id="IL11",
+        rule="a log tells why its first ledger is not there -> appends wait without a reason",
+        module=_LOG,
+        name="ManagedLedger._create_next",
+        replacement=Edit("if isinstance(self._writer, NoLedger):", "if False:"),
+        caught_by=_IDLE,
+    ),
+    Mutant(
+        id="IL12",
+        rule="the last ledger of an idle log is dropped when nobody needs it -> stays",
+        module=_LOG,
+        name="ManagedLedger._free_last",
+        replacement=Edit("self._perform(self._protocol.want_ledger())", "pass"),
+        caught_by=_IDLE,
+    ),
+    Mutant(
+        id="IL13",
+        rule="the last ledger of an idle log stays while somebody needs it -> a new one is made",
+        module=_LOG,
+        name="ManagedLedger._free_last",
+        replacement=Edit(
+            " and last.ledger_id in self._unneeded(self.ledgers.sealed, retention)", ""
+        ),
+        caught_by=_IDLE,
+    ),
+    Mutant(
+        id="IL14",
+        rule="a deletion waits for the ledger that is being listed -> that ledger stays",
+        module=_LOG,
+        name="ManagedLedger.clear",
+        replacement=Edit("(LogState.ROLLING, LogState.CREATING)", "(LogState.ROLLING,)"),
+        caught_by=f"{_IDLE}::test_a_deletion_waits_for_the_ledger_that_is_being_created",
     ),
 ]
 
@@ -460,4 +582,4 @@ CURSOR_FORMATS = [
     ),
 ]
 
-MUTANTS = [*OWNERS, *TRIMMING, *CURSORS, *WHOSE, *LONG_LISTS, *CURSOR_FORMATS]
+MUTANTS = [*OWNERS, *TRIMMING, *CURSORS, *WHOSE, *LONG_LISTS, *IDLE, *CURSOR_FORMATS]

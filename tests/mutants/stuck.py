@@ -49,8 +49,8 @@ MUTANTS = [
     Mutant(
         id="H05",
         rule="a log that could not be recovered is not given up -> it is",
-        module="daybook.managed_ledger.log",
-        name="ManagedLedger._leave_stalled",
+        module="daybook.managed_ledger.leaving",
+        name="Leaving._leave_stalled",
         replacement=Edit("not (recoverable and same", "not (same"),
         caught_by=f"{_STUCK}::test_what_could_not_be_recovered_is_not_given_up",
     ),
@@ -89,8 +89,8 @@ MUTANTS = [
     Mutant(
         id="H08",
         rule="a log that recovers meanwhile is not given up -> it is",
-        module="daybook.managed_ledger.log",
-        name="ManagedLedger._leave_stalled",
+        module="daybook.managed_ledger.leaving",
+        name="Leaving._leave_stalled",
         replacement=Edit("not (recoverable and same and writer.stuck)", "not recoverable"),
         caught_by=f"{_STUCK}::test_a_log_that_goes_on_while_its_bookies_are_asked_is_not_given_up",
     ),

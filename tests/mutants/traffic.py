@@ -68,7 +68,7 @@ MUTANTS = [
         rule="an entry that waits for a ledger has its own time -> that of the last batch",
         module=_LOG,
         name="ManagedLedger.append",
-        replacement=Edit(" or not effects", ""),
+        replacement=Edit(" or self._protocol.waiting", ""),
         caught_by=_BY_LOG,
     ),
     Mutant(
