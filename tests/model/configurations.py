@@ -123,6 +123,7 @@ LOG = [
     log(brokers=1, appends=2, **CURSOR, acks=2, flushes=2, calm=True),
     log(appends=1, **CURSOR, acks=1, flushes=1),
     log(appends=1, **CURSOR, acks=1, closes=1),
+    log(Size.LARGE, brokers=3, appends=1, lost_answers=1),
     log(Size.LARGE, appends=2, rolls=1),
     log(Size.LARGE, appends=2, rolls=2, calm=True),
     log(Size.LARGE, appends=1, rolls=1, lost_answers=1),

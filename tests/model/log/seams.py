@@ -333,13 +333,14 @@ class ModelBroker:
         self._cursor: Cursor | None = None
         retention = Retention(time_ms=0) if trims else Retention(time_ms=None)
         self._config = LogConfig(retention=retention, flush_s=1e9)
+        self._rng = Random()
 
     async def run(self) -> None:
         async with open_managed_ledgers(
             client=cast("Any", ModelClient(self._seams)),
             store=cast("Any", ModelStore(self._seams)),
             clock=FixedClock(),
-            rng=Random(0),
+            rng=self._rng,
             allows=lambda _: True,
         ) as logs:
             self._logs = logs
@@ -363,6 +364,7 @@ class ModelBroker:
         try:
             match do.command:
                 case Command.OPEN:
+                    self._rng.seed(do.about)  # No two brokers have the same random numbers.
                     await self._open()
                 case Command.SUBSCRIBE:
                     assert self._log is not None

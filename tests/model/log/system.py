@@ -272,7 +272,7 @@ class LogSystem:
     def _wishes(self, view: View, node: Node) -> Iterator[tuple[Do, View]]:
         oracle, budget = view.oracle, view.budget
         if not view.history:
-            yield Do(Command.OPEN), view
+            yield Do(Command.OPEN, view.number), view
         if not node.serves or node.closing or (self._settings.calm and _is_busy(view, node)):
             return
         if oracle.values < self._settings.appends:
