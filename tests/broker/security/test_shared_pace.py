@@ -53,7 +53,7 @@ async def held(pace: SharedPace, who: Caller | None, peer: str = "10.0.0.1:1") -
     return [pace.delay_s(NO, who, peer, "http") for _ in range(BURST + 1)][-1] > 0
 
 
-async def test_the_culprit_is_the_role_and_without_one_the_address() -> None:
+async def test_the_culprit_is_the_role_and_without_one_the_address(mock_clock: MockClock) -> None:
     pace = made()
     assert await held(pace, caller("alice"))
     assert pace.delay_s(NO, caller("alice"), "10.9.9.9:1", "service") > 0, "another port or address"
@@ -63,21 +63,21 @@ async def test_the_culprit_is_the_role_and_without_one_the_address() -> None:
     assert pace.delay_s(NO, None, "10.0.0.2:2", "service") == 0
 
 
-async def test_the_addresses_of_a_network_of_ipv6_are_one() -> None:
+async def test_the_addresses_of_a_network_of_ipv6_are_one(mock_clock: MockClock) -> None:
     pace = made()
     assert await held(pace, None, "2001:db8:0:1::1:80")
     assert pace.delay_s(NO, None, "[2001:db8:0:1:ffff::2]:80", "service") > 0
     assert pace.delay_s(NO, None, "[2001:db8:0:2::1]:80", "service") == 0
 
 
-async def test_an_anonymous_role_stands_for_many_addresses() -> None:
+async def test_an_anonymous_role_stands_for_many_addresses(mock_clock: MockClock) -> None:
     pace = made()
     assert await held(pace, caller("anybody", method="anonymous"))
     assert pace.delay_s(NO, caller("anybody", method="anonymous"), "10.0.0.2:1", "http") == 0
     assert pace.delay_s(NO, None, "10.0.0.1:1", "http") > 0
 
 
-async def test_a_proxy_is_a_culprit_for_whom_it_asks() -> None:
+async def test_a_proxy_is_a_culprit_for_whom_it_asks(mock_clock: MockClock) -> None:
     pace = made()
     assert await held(pace, caller("proxy", "alice"))
     assert pace.delay_s(NO, caller("alice"), "x:1", "http") > 0
@@ -85,7 +85,7 @@ async def test_a_proxy_is_a_culprit_for_whom_it_asks() -> None:
     assert await held(pace, caller("root", "carol")), "a broker asks for carol"
 
 
-async def test_super_users_and_the_faults_of_others_have_no_pace() -> None:
+async def test_super_users_and_the_faults_of_others_have_no_pace(mock_clock: MockClock) -> None:
     pace = made()
     assert not await held(pace, caller("root"))
     away = UnavailableError("try again")
@@ -93,7 +93,7 @@ async def test_super_users_and_the_faults_of_others_have_no_pace() -> None:
     assert pace.delay_s(NO, None, "x:1", "http") == 0, "they have been counted"
 
 
-async def test_delayed_refusals_are_counted_and_said_once_a_minute() -> None:
+async def test_delayed_refusals_are_counted_and_said_once_a_minute(mock_clock: MockClock) -> None:
     lines, counts = CapturingLogger(), RequestCounts()
     pace = SharedPace((), counts, structlog.wrap_logger(lines, processors=[]))
     for _ in range(BURST + 5):
