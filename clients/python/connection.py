@@ -45,6 +45,7 @@ from daybook.wire.version import __version__
 
 CLIENT_VERSION = f"{CLIENT_NAME}-python-{__version__}"
 _MESSAGE_BYTES_MAX = 5 << 20  # if the broker does not say
+_LATE_S = 1.0  # An answer that took so long waited for others.
 _PING = encode(pb.CommandPing())
 _PONG = encode(pb.CommandPong())
 _LOOKS = 4  # looks at the received bytes in the shortest time of silence before a ping
@@ -85,10 +86,11 @@ class ConnectionEnd(Protocol):
 class _Answer:
     """The answer to one request, or its error, as soon as there is one."""
 
-    __slots__ = ("_arrived", "kind", "value")
+    __slots__ = ("_arrived", "asked_s", "kind", "value")
 
     def __init__(self, kind: type[Message]) -> None:
         self.kind = kind
+        self.asked_s = trio.current_time()
         self._arrived = trio.Event()
         self.value: Any = None
 
@@ -116,6 +118,7 @@ class BrokerConnection:
         self._frames = frames
         self._limits = limits
         self._answers: dict[int, _Answer] = {}
+        self._worked_off_s = float("-inf")  # when an answer came that had to wait for its turn
         self._greeting = _Answer(pb.CommandConnected)
         self._next_request = 1
         self._ended = False
@@ -166,8 +169,9 @@ class BrokerConnection:
         answer = self._answers[request_id] = _Answer(kind)
         self._frames.send((frame,))
         try:
-            with trio.move_on_after(self._limits.request_timeout_s):
-                await answer.wait()
+            while answer.value is None and (patience_s := self._patience_s(answer)) > 0:
+                with trio.move_on_after(patience_s):
+                    await answer.wait()
         finally:
             self._answers.pop(request_id, None)
         if answer.value is None:
@@ -175,6 +179,26 @@ class BrokerConnection:
         if isinstance(answer.value, Exception):
             raise answer.value
         return answer.value
+
+    def _patience_s(self, answer: _Answer) -> float:
+        """Return how much longer an answer is worth waiting for.
+
+        A broker that takes thousands of topics over answers late, and one request after the other.
+        Who asks again waits again, behind all others.  So the time begins anew with each answer
+        that came late, for as long as an operation may take.  Prompt answers tell nothing.
+        """
+        began_s = max(answer.asked_s, self._worked_off_s)
+        until_s = min(
+            began_s + self._limits.request_timeout_s,
+            answer.asked_s + max(self._limits.request_timeout_s, self._limits.operation_timeout_s),
+        )
+        return until_s - trio.current_time()
+
+    def _give(self, answer: _Answer, value: Any) -> None:  # noqa: ANN401  (any answer, or an error)
+        now_s = trio.current_time()
+        if now_s - answer.asked_s >= _LATE_S:
+            self._worked_off_s = now_s
+        answer.give(value)
 
     def close(self, reason: str) -> None:
         """Close the connection, and tell its producers and consumers."""
@@ -382,16 +406,16 @@ class BrokerConnection:
         if isinstance(body, pb.CommandProducerSuccess) and not body.producer_ready:
             return  # The producer waits for access; the broker answers again, under the same id.
         if isinstance(body, pb.CommandAckResponse) and body.HasField("error"):
-            answer.give(refusal(body.error, body.message))
+            self._give(answer, refusal(body.error, body.message))
         elif isinstance(body, pb.CommandGetSchemaResponse) and body.HasField("error_code"):
-            answer.give(refusal(body.error_code, body.error_message))
+            self._give(answer, refusal(body.error_code, body.error_message))
         else:
-            answer.give(body)
+            self._give(answer, body)
 
     def _refused(self, error: pb.CommandError) -> None:
         answer = self._answers.get(error.request_id)
         failure = refusal(error.error, error.message)
         if answer is not None:
-            answer.give(failure)
+            self._give(answer, failure)
         elif self._greeting.value is None:
             self._greeting.give(failure)

@@ -8,7 +8,9 @@ class ClientLimits:
     """Limits of a client, for `connect(limits=...)`."""
 
     connect_timeout_s: float = 3.0  # until the broker has answered the greeting
-    request_timeout_s: float = 10.0  # for one answer; after that another broker is asked
+    # For one answer; after that another broker is asked.  The time begins anew, up to
+    # `operation_timeout_s`, when the broker answers an earlier request late: it works them off.
+    request_timeout_s: float = 10.0
     operation_timeout_s: float = 30.0  # for an operation that may take several attempts
     keep_alive_s: float = 5.0  # silence for as long again after a ping ends a connection
     keep_alive_waiting_s: float = 1.5  # the same, while a request or a send waits for the broker

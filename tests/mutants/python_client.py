@@ -5,6 +5,8 @@ from tests.mutants.patch import Edit, Mutant
 _MULTI = "daybook.clients.python.multi_topic"
 _CHOICE = "daybook.clients.python.topic_choice"
 _QUEUE = "daybook.clients.python.message_queue"
+_CONNECTION = "daybook.clients.python.connection"
+_BY_PATIENCE = "tests:tests/clients/python/test_patience.py"
 _LETTERS = "daybook.clients.python.dead_letters"
 _BY_LETTERS = "tests:tests/clients/python/test_dead_letters.py"
 _BY_AIO = "tests:tests/clients/python/test_aio.py"
@@ -500,4 +502,31 @@ NUMBERED = [
     ),
 ]
 
-MUTANTS = [*NUMBERED, *SEVERAL_TOPICS, *REJECTED, *ASYNCIO, *PIPES, *REPEATED, *CHUNKED]
+PATIENCE = [
+    Mutant(
+        id="PC74",
+        rule="a broker that works requests off is not asked again -> each request has its own time",
+        module=_CONNECTION,
+        name="BrokerConnection._patience_s",
+        replacement=Edit("max(answer.asked_s, self._worked_off_s)", "answer.asked_s"),
+        caught_by=f"{_BY_PATIENCE} -k many_topics",
+    ),
+    Mutant(
+        id="PC75",
+        rule="only late answers show that requests are worked off -> all answers do",
+        module=_CONNECTION,
+        name="BrokerConnection._give",
+        replacement=Edit(">= _LATE_S", ">= 0"),
+        caught_by=f"{_BY_PATIENCE} -k prompt",
+    ),
+    Mutant(
+        id="PC76",
+        rule="one answer takes no longer than an operation -> the client waits for ever",
+        module=_CONNECTION,
+        name="BrokerConnection._patience_s",
+        replacement=Edit("return until_s - ", "return began_s + self._limits.request_timeout_s - "),
+        caught_by=f"{_BY_PATIENCE} -k no_longer",
+    ),
+]
+
+MUTANTS = [*PATIENCE, *NUMBERED, *SEVERAL_TOPICS, *REJECTED, *ASYNCIO, *PIPES, *REPEATED, *CHUNKED]
