@@ -476,6 +476,7 @@ class Client:
                 self._letter_producer,
                 schema_of,
                 limits.dead_letters_max,
+                retry=retry,
             )
             if retry:
                 choice = choice.with_topic(topic_name(letters.retry_topic))

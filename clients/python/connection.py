@@ -118,7 +118,7 @@ class BrokerConnection:
         self._frames = frames
         self._limits = limits
         self._answers: dict[int, _Answer] = {}
-        self._worked_off_s = float("-inf")  # when an answer came that had to wait for its turn
+        self._worked_off_s = float("-inf")  # the time of the last answer that came late
         self._greeting = _Answer(pb.CommandConnected)
         self._next_request = 1
         self._ended = False
@@ -184,8 +184,9 @@ class BrokerConnection:
         """Return how much longer an answer is worth waiting for.
 
         A broker that takes thousands of topics over answers late, and one request after the other.
-        Who asks again waits again, behind all others.  So the time begins anew with each answer
-        that came late, for as long as an operation may take.  Prompt answers tell nothing.
+        A request that is sent again waits again, behind all others.  So the time begins anew with
+        each answer that came late, for as long as an operation may take.  Prompt answers tell
+        nothing.
         """
         began_s = max(answer.asked_s, self._worked_off_s)
         until_s = min(

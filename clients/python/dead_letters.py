@@ -99,12 +99,19 @@ class DeadLetters:
         create_producer: CreateProducer,
         schema_of: Callable[[Message], Awaitable[SchemaInfo]],
         waiting_max: int,
+        *,
+        retry: bool,
     ) -> None:
-        """`topic`: the first topic of the consumer; None for a pattern, whose policy has names."""
+        """`topic`: the first topic of the consumer; None for a pattern, whose policy has names.
+
+        Several topics have one retry topic, that of the first one, and with `retry` one dead letter
+        topic, too: a message that was tried again does not come from its own topic any more.
+        """
         self.policy = policy
         name = "" if topic is None else topic.base.full
-        self.topic = policy.dead_letter_topic(name, subscription)
         self.retry_topic = policy.retry_letter_topic(name, subscription)
+        self._subscription = subscription
+        self._common_topic = policy.dead_letter_topic(name, subscription) if retry else policy.topic
         self.sent = 0
         self._create_producer = create_producer
         self._schema_of = schema_of
@@ -114,7 +121,7 @@ class DeadLetters:
         self._lock = trio.Lock()
         # By topic and by the version of the schema in the topic of the original; b"" has none.
         self._producers: dict[tuple[str, str, bytes], Producer] = {}
-        self._known: set[MessageId] = set()  # the messages that wait
+        self._known: set[tuple[str, MessageId]] = set()  # the messages that wait
         self._told = False
         self._scope = trio.CancelScope()
 
@@ -131,10 +138,11 @@ class DeadLetters:
         settled: Callable[[], object] = lambda: None,
     ) -> None:
         """Have a dead letter sent for a message, soon and in order."""
-        if message.message_id in self._known:
+        known = message.topic, message.message_id
+        if known in self._known:
             settled()
             return
-        self._known.add(message.message_id)
+        self._known.add(known)
         self._waiting.append(_Letter(message, acknowledge, reject, settled))
         self._more.set()
 
@@ -152,7 +160,7 @@ class DeadLetters:
             stored = await self._store(letter)
         finally:
             self._waiting.popleft()
-            self._known.discard(letter.message.message_id)
+            self._known.discard((letter.message.topic, letter.message.message_id))
         if not stored:
             letter.reject()
         letter.settled()
@@ -160,17 +168,17 @@ class DeadLetters:
     async def _store(self, letter: _Letter) -> bool:
         """Return True if the dead letter has its receipt."""
         message = letter.message
-        place = message.message_id
+        place, topic = message.message_id, self._topic_for(message)
         properties = origin(message.properties, message.topic, str(place))
         try:
-            await self._send(self.topic, message, properties, None, letter.acknowledge)
+            await self._send(topic, message, properties, None, letter.acknowledge)
         except (BrokerError, ValueError) as error:
             if not self._told:  # Once, not for each message.
                 _log.warning(
                     "no dead letter for message %s of %s can be sent to %s, so it comes again: %s",
                     place,
                     message.topic,
-                    self.topic,
+                    topic,
                     error,
                 )
             self._told = True
@@ -178,6 +186,13 @@ class DeadLetters:
         self._told = False
         self.sent += 1
         return True
+
+    def _topic_for(self, message: Message) -> str:
+        """Return the dead letter topic of a message."""
+        if self._common_topic is not None:
+            return self._common_topic
+        name = TopicName.parse(message.topic).base.full
+        return self.policy.dead_letter_topic(name, self._subscription)
 
     async def send_retry(
         self,
@@ -197,7 +212,7 @@ class DeadLetters:
         }
         after = retry(before, delay_s)
         if retries(after) > self.policy.max_redeliveries:
-            await self._send(self.topic, message, after, None, acknowledge)
+            await self._send(self._topic_for(message), message, after, None, acknowledge)
             self.sent += 1
         else:
             delay = max(0.0, delay_s) or None
@@ -246,7 +261,8 @@ class DeadLetters:
                 if len(self._producers) >= _PRODUCERS_MAX:
                     oldest = next(iter(self._producers))
                     await self._producers.pop(oldest).aclose()
-                first = self.policy.initial_subscription if topic == self.topic else None
+                retried = topic == self.retry_topic
+                first = None if retried else self.policy.initial_subscription
                 known = self._producers[key] = await self._open_producer(topic, first, message)
             return known
 

@@ -80,6 +80,17 @@ SEVERAL_TOPICS = [
 
 REJECTED = [
     Mutant(
+        id="PC77",
+        rule="a dead letter goes to the topic of its own topic -> to that of the first one",
+        module=_LETTERS,
+        name="DeadLetters.__init__",
+        replacement=Edit(
+            "policy.dead_letter_topic(name, subscription) if retry else policy.topic",
+            "policy.dead_letter_topic(name, subscription)",
+        ),
+        caught_by=f"{_BY_LETTERS} -k several_topics",
+    ),
+    Mutant(
         id="PC10",
         rule="a message is acknowledged when its dead letter is stored -> when it is given up",
         module=_LETTERS,

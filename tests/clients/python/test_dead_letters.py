@@ -140,6 +140,24 @@ async def test_a_message_that_is_rejected_too_often_becomes_a_dead_letter(
         assert await nothing_comes(again)  # The original is acknowledged.
 
 
+@pytest.mark.parametrize("topics", [["t", "u"], ["u", "t"]])
+async def test_each_of_several_topics_has_dead_letters_of_its_own(
+    topics: list[str], autojump_clock: MockClock
+) -> None:
+    async with real_broker() as cluster, client_of(cluster, "client", QUICK) as client:
+        consumer = await client.subscribe(
+            topics, "s", type="shared", dead_letter=DeadLetterPolicy(0)
+        )
+        for topic in topics:
+            await (await client.create_producer(topic)).send(topic.encode())
+        for _ in topics:
+            consumer.nack(await consumer.receive())
+        assert await nothing_comes(consumer)
+        for topic in topics:
+            (letter,) = await everything_in(client, f"{FULL}{topic}-s-DLQ")
+            assert letter.data == topic.encode()
+
+
 async def test_acknowledged_messages_of_a_batch_are_no_dead_letters(
     autojump_clock: MockClock,
 ) -> None:
