@@ -92,9 +92,10 @@ class RequestLimits:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    # Two to three KB each.  One connection has all of a client when one broker is left.
-    producers_max: int = 100_000
-    consumers_max: int = 100_000
+    # One connection has all of a client when one broker is left.  A producer takes two to three KB,
+    # and 25 with the longest name and properties; so does a key_shared consumer.
+    producers_max: int = 50_000
+    consumers_max: int = 30_000
     # Requests that open, read or write a topic.
     requests: RequestLimits = field(default_factory=RequestLimits)
     # Requests that are answered from memory or by the metadata store.

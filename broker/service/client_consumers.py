@@ -8,7 +8,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any, assert_never
+
+import trio
 
 from daybook.broker.context import BrokerContext
 from daybook.broker.dispatch.consumer import ConsumedSubscription, Consumer
@@ -36,6 +39,7 @@ from daybook.wire.messages.registry import signed
 from daybook.wire.proto import pulsar_pb2 as pb
 
 T = pb.BaseCommand
+_LEAVE_AT_ONCE = 100  # consumers; then other tasks run
 ACKS_WAITING_MAX = 100_000  # acknowledgements of one connection that wait for their receipts
 
 
@@ -140,11 +144,16 @@ class ClientConsumers:
     def close(self, body: pb.CommandCloseConsumer) -> None:
         self._perform(self._protocol.close(body.consumer_id, body.request_id))
 
-    def leave(self) -> None:
-        """Take all consumers off their subscriptions: the connection has ended."""
-        for consumer in list(self.opened.values()):
-            _leave(consumer)
-        self.opened.clear()
+    async def leave(self) -> None:
+        """Take all consumers off their subscriptions: the connection has ended.
+
+        Tens of thousands of key_shared consumers take seconds, so other tasks run in between.
+        """
+        while self.opened:
+            for consumer_id in list(islice(self.opened, _LEAVE_AT_ONCE)):
+                _leave(self.opened.pop(consumer_id))
+            if self.opened:
+                await trio.lowlevel.checkpoint()
 
     def known(
         self, consumer_id: int, consumer: Consumer | None, code: int = pb.MetadataError

@@ -188,7 +188,8 @@ class Handlers:
                 connection.note_if_cut()
                 await connection.send_rest()
             finally:
-                self._leave()
+                with trio.CancelScope(shield=True):
+                    await self._leave()
 
     async def _receive(self) -> None:
         connection = self._connection
@@ -289,12 +290,12 @@ class Handlers:
                 return
             self._connection.send_ping()
 
-    def _leave(self) -> None:
+    async def _leave(self) -> None:
         """Close everything that this client had open."""
         # End the session first: an opening that completes from now on is undone.
         self._connection.end()
         self._producers.leave()
-        self._consumers.leave()
+        await self._consumers.leave()
         self._use.end()
         self._watchers.end()
 

@@ -8,9 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from daybook.broker.dispatch.consumer import Consumer
 from daybook.broker.limits import ConnectionLimits, RequestLimits
 from daybook.broker.protocol.session import NOT_OFFERED
 from daybook.broker.protocol.topic_watchers import topics_hash
+from daybook.broker.service import client_consumers
 from daybook.broker.service.lookup import LookupResult
 from daybook.wire.batch import encode_payload
 from daybook.wire.messages.client import SendReceipt, encode_send
@@ -599,7 +601,7 @@ async def test_a_volatile_subscription_goes_with_the_opening_that_made_it(
                 close = pb.CommandCloseConsumer(consumer_id=1, request_id=13)
                 handlers._handle(Command(T.CLOSE_CONSUMER, close), 0)
             else:
-                handlers._leave()
+                await handlers._leave()
             return subscription
 
         topic.subscriptions.prepare = prepare_and_end  # type: ignore[assignment, method-assign]
@@ -720,3 +722,28 @@ def test_no_bytes_break_the_broker(frames: list[bytes]) -> None:
             assert not other.bodies(Delivery)
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+async def test_other_tasks_run_while_thousands_of_consumers_leave(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_consumers, "_LEAVE_AT_ONCE", 3)
+    async with open_broker() as cluster:
+        gone, count = await cluster.client(), 10
+        for consumer_id in range(count):
+            await gone.subscribe(consumer_id, kind=pb.CommandSubscribe.Key_Shared)
+        subscription = cluster.broker.topics.loaded[TOPIC].subscriptions.by_name["sub"]
+        soon, leave = trio.lowlevel.current_trio_token().run_sync_soon, client_consumers._leave
+        left: list[int] = []  # when another task has run
+
+        def watched(consumer: Consumer) -> None:
+            leave(consumer)
+            soon(lambda: left.append(len(subscription.consumers)))
+
+        monkeypatch.setattr(client_consumers, "_leave", watched)
+        gone.frames.close()
+        await trio.sleep(1)
+        assert len(set(left)) >= 3
+        # Another client finds the subscription as it is.
+        await (await cluster.client()).subscribe(1, kind=pb.CommandSubscribe.Key_Shared)
+        assert len(subscription.consumers) == 1

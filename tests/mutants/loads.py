@@ -365,6 +365,14 @@ MUTANTS = [
         caught_by="tests:tests/wire/metadata/test_zookeeper.py -k wrong_path",
     ),
     Mutant(
+        id="LR42",
+        rule="a loss that is heard of after the next contact does not end that -> it does, for good",
+        module="daybook.wire.metadata.zookeeper",
+        name="ZooKeeperStore._settle",
+        replacement=Edit(" and request.contact == self._contacts", ""),
+        caught_by=_REQUEST_TESTS,
+    ),
+    Mutant(
         id="LR41",
         rule="a broker drops old entries -> nobody does",
         module="daybook.broker.server",

@@ -110,10 +110,11 @@ class _NoAnswerError(Exception):
 class _Request(Generic[T]):
     """One request that a task waits for.  Only trio's thread makes and settles it."""
 
-    __slots__ = ("_answer", "_task", "deadline")
+    __slots__ = ("_answer", "_task", "contact", "deadline")
 
-    def __init__(self, deadline: float) -> None:
+    def __init__(self, deadline: float, contact: int) -> None:
         self.deadline = deadline
+        self.contact = contact  # the number of the contact in which it was made
         self._answer: AsyncResult[T] | None = None
         self._task: trio.lowlevel.Task | None = None  # the one that waits
 
@@ -156,6 +157,7 @@ class ZooKeeperStore:
         self._session_timeout_s = session_timeout_s
         self._request_timeout_s = request_timeout_s
         self._session = HostSession()
+        self._contacts = 0  # how often contact was made
         self._syncs = SharedSyncs(lambda: self._session.session_id)
         self._token = trio.lowlevel.current_trio_token()
         self._calls: deque[Callable[[], object]] = deque()  # for trio's thread
@@ -453,7 +455,7 @@ class ZooKeeperStore:
         await self._session.wait_connected(self._request_timeout_s)
         kazoo = self._kazoo
         assert kazoo is not None
-        request: _Request[T] = _Request(deadline)
+        request: _Request[T] = _Request(deadline, self._contacts)
         submit(kazoo).rawlink(lambda answer: self._soon(self._settle, kazoo, request, answer))
         self._under_way[request] = None
         if deadline < self._timer.deadline:
@@ -470,8 +472,9 @@ class ZooKeeperStore:
         raise self._error_of(answer.exception, full) from answer.exception
 
     def _settle(self, kazoo: Kazoo, request: "_Request[T]", answer: AsyncResult[T]) -> None:
-        if is_connection_loss(answer.exception):
-            # kazoo completes requests before it reports the state, so set the state here first.
+        # kazoo completes requests before it reports the state, so set the state here first.  The
+        # report of the next contact may overtake the answer, and kazoo reports each contact once.
+        if is_connection_loss(answer.exception) and request.contact == self._contacts:
             self._state_changed(kazoo, SessionState.SUSPENDED, 0)
         request.settle(answer)
 
@@ -571,6 +574,7 @@ class ZooKeeperStore:
         if state is SessionState.LOST:
             self._kazoo_lost.set()
         if state is SessionState.CONNECTED:
+            self._contacts += 1
             self._refused = ""
             self._told.clear()
         elif self._tls is not None:

@@ -226,7 +226,7 @@ class RingRanges:
             del self._numbers[name]
         for slot, point in self._of.pop(consumer):
             there = self._points[slot]
-            there.remove(point)
+            del there[bisect_left(there, point)]
             if not there:
                 del self._points[slot], self._slots[bisect_left(self._slots, slot)]
 

@@ -114,6 +114,25 @@ def test_the_time_that_a_request_waited_for_contact_counts() -> None:
     play(scenario)
 
 
+@pytest.mark.parametrize("overtaken", [True, False])
+def test_a_loss_that_is_heard_of_after_the_next_contact_does_not_end_that(overtaken: bool) -> None:
+    """The reports of kazoo wait for trio's thread, and the outcome of a grouped write once more."""
+
+    async def scenario(store: ZooKeeperStore, kazoo: Kazoo) -> None:
+        ended: dict[str, float] = {}
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(take, ended, "write", lambda: store.set("/a", b"", 0))
+            await trio.testing.wait_all_tasks_blocked()
+            kazoo.asked[0].set_exception(exceptions.ConnectionLoss())
+            store._handle_state(kazoo, SessionState.SUSPENDED, 0)  # type: ignore[arg-type]
+            if overtaken:
+                store._handle_state(kazoo, SessionState.CONNECTED, 1)  # type: ignore[arg-type]
+        expected = SessionState.CONNECTED if overtaken else SessionState.SUSPENDED
+        assert store.session_state is expected
+
+    play(scenario)
+
+
 def test_an_answer_that_comes_too_late_is_dropped() -> None:
     async def scenario(store: ZooKeeperStore, kazoo: Kazoo) -> None:
         with trio.move_on_after(1.0):
