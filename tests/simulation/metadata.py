@@ -87,6 +87,8 @@ class SimulatedMetadata:
         self.refusals: tuple[float, str, str] = (0.0, "", "")
         # Decides about each write as it arrives, by the host and the request.
         self.gate: Callable[[str, Request], Passage] | None = None
+        # Told of each request as it leaves its host.
+        self.tap: Callable[[str, Request], None] = lambda host, request: None
         self._away = False  # no host reaches the store
         self._cut: set[str] = set()  # hosts that do not reach the store
         self._timers = timers
@@ -274,6 +276,7 @@ class SimulatedLink:
 
     async def request(self, request: Request, execute: Callable[[], None]) -> None:
         metadata = self._metadata
+        metadata.tap(self._host, request)
         metadata.check_right(request)
         fate = metadata.draw_fate(request)
         metadata.trace("meta", self._host, request.operation, request.path, fate.name)
