@@ -13,6 +13,7 @@ from typing import Any
 from daybook.wire.metadata.memory import Request
 from tests.simulation.acts import Act, KillAll
 from tests.simulation.cluster import Cluster
+from tests.simulation.grouped import GROUP
 from tests.simulation.moments import Moments
 
 _MANY = 10  # topics
@@ -25,6 +26,7 @@ MARKS = (
     f"{_PREFIX}: taken over",
     f"{_PREFIX}: loads wait for a place",
     f"{_PREFIX}: requests wait for a place",
+    f"{_PREFIX}: writes share a request",
     f"{_PREFIX}: Kill of a loading broker",
     f"{_PREFIX}: LoseContact of a loading broker",
     f"{_PREFIX}: Kill of a bookie during loads",
@@ -69,6 +71,8 @@ class BulkLoads:
         match request.path.split("/"):
             case ["", "managed-ledgers", _, _, "persistent", _] if request.operation == "get":
                 self._moments.happened("list read", host)
+            case _ if request.operation == GROUP:
+                self.marks[f"{_PREFIX}: writes share a request"] += 1
             case _:
                 pass
 

@@ -12,6 +12,7 @@ _SHARE = 0.09  # share of the runs with retention: 5 % of all
 _STORM_S = 8.0  # at least: the others notice the end of a session after two seconds
 _TOPICS = (40, 40, 40, 60, 60, 60, 100, 100, 150, 250)
 _LIMITED = 0.5
+_GROUPED = 0.7
 _FIRST = 0.4  # share of the strikes at the first loads; the others wait for a takeover
 _MOVED = 0.4  # share of the runs in which bundles move meanwhile
 
@@ -34,8 +35,10 @@ def draw_many_topics(plan: Plan, rng: Random) -> Plan:
 
 
 def _limited(shape: Shape, rng: Random) -> Shape:
-    """Draw how the topics are spread; in half of the runs, limits that many topics reach."""
-    settings = replace(shape.settings, bundles=rng.choice([1, 4, 16]))
+    """Draw how the topics are spread and how hosts write; in half of the runs, small limits."""
+    settings = replace(
+        shape.settings, bundles=rng.choice([1, 4, 16]), grouped_writes=rng.random() < _GROUPED
+    )
     if rng.random() < _LIMITED:
         limits = replace(
             settings.limits,

@@ -145,6 +145,7 @@ class Settings:
     http: bool = False  # brokers have an admin port, and balance their bundles
     balance_interval_s: float = 60.0
     bundles: int = 16  # those of the first namespace
+    grouped_writes: bool = False  # hosts' writes to the metadata store share requests
     limits: Limits = field(default_factory=Limits)
 
     @property
