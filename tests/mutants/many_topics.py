@@ -52,4 +52,12 @@ MUTANTS = [
         replacement=Edit("self._places.release_on_behalf_of(load)", "pass"),
         caught_by=f"{_RUNS} few_loads",
     ),
+    Mutant(
+        id="MT5",
+        rule="a load ends when its bundle is lost -> it goes on, and fences the next load",
+        module="daybook.broker.topics.topics",
+        name="Topics.drop_bundle",
+        replacement=Edit("self.loads.stop(name)", "pass"),
+        caught_by="tests:tests/broker/test_loads.py -k ends_with_its_bundle",
+    ),
 ]
