@@ -9,6 +9,9 @@ load that takes longer than `slow_s` waits for something that is away.  It is lo
 and gives its place to others, because it must not hold them up.  A load that has not advanced for
 `load_s` is given up, and its callers are told the step; the next caller begins anew.  A step that
 may rightly take long, such as the replay of a long log, says that it advances.
+
+A load that is no longer wanted is stopped.  It would take the log over later, perhaps from the
+topic that this broker has loaded again by then.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -17,7 +20,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from daybook.broker.errors import UnavailableError
+from daybook.broker.errors import BrokerError, NotOwnerError, UnavailableError
 from daybook.broker.limits import LoadLimits
 from daybook.wire.logging import Log, LogLimiter
 from daybook.wire.topics import TopicName
@@ -35,6 +38,7 @@ class Load:
     step_since_s: float = 0.0
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     patience_s: float = 0.0
+    stopped: bool = False
 
     def step(self, doing: str) -> None:
         """Note that the load begins its next step."""
@@ -77,9 +81,16 @@ class Loads:
             return None
         return LoadProgress(load.doing, now_s - load.step_since_s, now_s - load.since_s)
 
+    def stop(self, full: str) -> None:
+        """Stop the load of the topic with this full name, if one is under way."""
+        load = self._under_way.get(full)
+        if load is not None:
+            load.stopped = True
+            load.scope.cancel()
+
     @asynccontextmanager
     async def begin(self, name: TopicName) -> AsyncGenerator[Load]:
-        """Run a load.  Raise UnavailableError if it takes too long."""
+        """Run a load.  Raise UnavailableError if it takes too long, NotOwnerError if stopped."""
         now_s = trio.current_time()
         load = self._under_way[name.full] = Load(name, now_s, step_since_s=now_s)
         try:
@@ -89,7 +100,7 @@ class Loads:
             with load.scope:
                 yield load
             if load.scope.cancelled_caught:
-                raise self._too_slow(load)
+                raise self._not_loaded(load)
         finally:
             self._give_back(load)
             # A topic that was dropped meanwhile may be loaded again already.
@@ -135,7 +146,11 @@ class Loads:
             step_s=round(trio.current_time() - load.step_since_s, 1),
         )
 
-    def _too_slow(self, load: Load) -> UnavailableError:
+    def _not_loaded(self, load: Load) -> BrokerError:
+        if load.stopped:
+            return NotOwnerError(
+                f"this broker lost {load.name} while it loaded it: look it up again"
+            )
         step_s = trio.current_time() - load.step_since_s
         return UnavailableError(
             f"{load.name} was not loaded within {self._limits.load_s:.0f} s: it has been"

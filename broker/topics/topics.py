@@ -505,6 +505,7 @@ class Topics:
         """Drop all topics of a bundle, because another broker may own it now."""
         self.non_persistent.close_bundle(bundle)
         for name in self._names_of(bundle):
+            self.loads.stop(name)
             self._perform(self._protocol.drop(name))
 
     async def close_all(self) -> None:

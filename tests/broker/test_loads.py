@@ -10,11 +10,13 @@ from trio.testing import MockClock
 
 from daybook.broker.errors import BrokerError, UnavailableError
 from daybook.broker.limits import LoadLimits, TopicLimits
+from daybook.broker.protocol.bundles import BundleName
 from daybook.broker.topics.explain import explain
 from daybook.broker.topics.loads import WAITS
 from daybook.wire.topics import TopicName
 from tests.harness.broker import Cluster, open_broker
 
+EVERYTHING = BundleName("public/default/0x00000000_0xffffffff")
 LIMITS = TopicLimits(loads=LoadLimits(at_once=2, slow_s=10.0, load_s=60.0))
 
 
@@ -25,6 +27,7 @@ class Logs:
         self.under_way: list[str] = []
         self.opened: list[str] = []
         self.most = 0
+        self.finished = 0
         self.stuck: set[str] = set()
         self._open = cluster.broker.logs.open
         cluster.broker.logs.open = self.open  # type: ignore[method-assign, assignment]
@@ -38,7 +41,9 @@ class Logs:
             while name.local in self.stuck:  # noqa: ASYNC110  the bookies are away
                 await trio.sleep(1)
             await trio.sleep(1)
-            return await self._open(name, create=create)
+            log = await self._open(name, create=create)
+            self.finished += 1
+            return log
         finally:
             self.under_way.remove(name.local)
 
@@ -132,6 +137,35 @@ async def test_each_load_tells_its_step_and_for_how_long(autojump_clock: MockClo
         await topics.unload(TopicName.parse("a"))
         assert explain(topics, TopicName.parse("a")).state == "notLoaded"
         assert "a" not in {log.name.local for log in topics.loaded.values()}, "nothing loads it"
+
+
+async def test_a_load_ends_with_its_bundle_and_does_not_fence_the_next_load(
+    autojump_clock: MockClock,
+) -> None:
+    """Seed 2208: a load that was under way when the session ended went on in the next session.
+
+    Then it took the log over from the topic that this broker served by then.
+    """
+    async with open_broker(topic_limits=LIMITS) as cluster:
+        logs, topics = Logs(cluster), cluster.broker.topics
+        logs.stuck = {"a", "b", "c"}
+        found = list[dict[str, float | str]]()
+
+        async def first() -> None:
+            found.append(await load(cluster, "a", "b", "c"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(first)
+            await trio.sleep(5)
+            assert logs.under_way == ["a", "b"]
+            topics.drop_bundle(EVERYTHING)
+            logs.stuck.clear()
+            again = await load(cluster, "a", "b", "c")
+        assert all("no longer served here" in str(why) for why in found[0].values())
+        assert all(float(took_s) < 2.5 for took_s in again.values()), "all places are free"
+        assert sorted(logs.opened) == ["a", "a", "b", "b", "c"]
+        assert logs.most == 2
+        assert logs.finished == 3
 
 
 @pytest.mark.parametrize("lost", ["the topic", "the topic for a moment", "the bundle"])

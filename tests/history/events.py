@@ -36,7 +36,7 @@ from tests.history.ledger_events import (
     WriterStopped,
 )
 from tests.history.policy_events import Expired, MayEvict, MayExpire
-from tests.history.route_events import Arrived, Offer, Route, RouteEnd, Taken
+from tests.history.route_events import Arrived, Offer, Route, RouteEnd, Settled, Taken
 
 FORMAT = 1
 
@@ -456,6 +456,7 @@ Event: TypeAlias = (
     | Offer
     | Taken
     | Arrived
+    | Settled
     | RouteEnd
     | MayExpire
     | Expired

@@ -43,6 +43,16 @@ class Arrived:
     place: str
     value: str
     digest: str = ""
+    copy: str = ""  # the message that carried it, where a place may get it again
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A place has acknowledged a message, with a receipt: it does not arrive there again."""
+
+    route: str
+    place: str
+    copy: str
 
 
 @dataclass(frozen=True, slots=True)

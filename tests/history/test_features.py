@@ -28,7 +28,7 @@ from tests.history.events import (
     Unsubscribe,
 )
 from tests.history.policy_events import Expired, MayEvict, MayExpire
-from tests.history.route_events import Arrived, Offer, Route, RouteEnd, Taken
+from tests.history.route_events import Arrived, Offer, Route, RouteEnd, Settled, Taken
 from tests.history.story import A, B, C, D, T, acked, at, delivered, read, rules, sent, subscribed
 
 
@@ -221,6 +221,32 @@ def test_values_of_a_sender_arrive_in_order_where_they_have_to() -> None:
     again = ("a", 0, "d"), ("a", 1, "d"), ("a", 0, "d"), ("a", 2, "d")
     assert _route(*again, ordered=True) == []
     assert _route(*again, ordered=True, once=True) == ["route-twice"]
+
+
+def test_a_value_arrives_on_the_route_that_it_was_sent_on() -> None:
+    """Two topics of a run have a route each: an exchange of their messages is no arrival."""
+    events: list[Event] = [Route(name, "many topics", ordered=True) for name in "ab"]
+    for name in "ab":
+        events += [Offer(name, "s", f"{name}/0", "d"), Taken(name, f"{name}/0")]
+    right: list[Event] = [Arrived("a", "reader", "a/0", "d"), Arrived("b", "reader", "b/0", "d")]
+    wrong: list[Event] = [Arrived("b", "reader", "a/0", "d"), Arrived("a", "reader", "b/0", "d")]
+    assert rules([*events, *right, RouteEnd("a"), RouteEnd("b")]) == []
+    assert rules([*events, *wrong]) == ["route-phantom"]
+    found = rules([*events, *wrong, RouteEnd("a"), RouteEnd("b")])
+    assert found == ["route-lost", "route-phantom"]
+
+
+def test_a_place_does_not_get_a_message_again_that_it_has_acknowledged() -> None:
+    def story(*copies: str, place: str = "s", settled: str = "1:0") -> list[str]:
+        events: list[Event] = [Route("r", "many topics"), Offer("r", "p", "v", "d")]
+        events += [Arrived("r", "s", "v", "d", "1:0"), Settled("r", "s", settled)]
+        events += [Arrived("r", place, "v", "d", copy) for copy in copies]
+        return rules([*events, RouteEnd("r")])
+
+    assert story("1:0") == ["route-again"]
+    assert story("1:0", settled="1:1") == []  # It had acknowledged another message.
+    assert story("1:1") == []  # The value was stored twice.
+    assert story("1:0", place="reader") == []
 
 
 def test_a_key_waits_for_the_message_that_its_consumer_keeps() -> None:

@@ -81,6 +81,7 @@ class Cluster:
             odds=Odds(),
             trace=run.record,
             timers=run,
+            grouped=self.settings.grouped_writes,
         )
         self.platters: dict[str, Platter] = {}
         self.lives: dict[str, Life] = {}

@@ -9,6 +9,7 @@ from random import Random
 
 from tests.simulation.acts import At, DriftClock, JumpClock, Reset
 from tests.simulation.draw_hand_overs import draw_hand_overs
+from tests.simulation.draw_many_topics import draw_many_topics
 from tests.simulation.draw_takeovers import draw_takeovers
 from tests.simulation.plan import (
     Administer,
@@ -284,4 +285,5 @@ FEATURES: tuple[Callable[[Plan, Random], Plan], ...] = (
     _changing_topics,
     _expiry,
     draw_takeovers,
+    draw_many_topics,
 )

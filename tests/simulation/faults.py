@@ -15,6 +15,7 @@ from tests.history.events import Fault, FaultEnd
 from tests.history.recorder import Recorder
 from tests.simulation import acts
 from tests.simulation.acts import PEER, SUBJECT, Act, At, On
+from tests.simulation.bulk_loads import BulkLoads
 from tests.simulation.cluster import Cluster, Life
 from tests.simulation.drains import Drains
 from tests.simulation.link_faults import LinkFaults, Undo, nothing
@@ -42,6 +43,7 @@ class Nemesis:
         members: Members,
         recorder: Recorder,
         nursery: trio.Nursery,
+        loads: BulkLoads,
     ) -> None:
         self.counts: Counter[str] = Counter()
         self._plan = plan
@@ -50,6 +52,7 @@ class Nemesis:
         self._members = members
         self._recorder = recorder
         self._nursery = nursery
+        self._loads = loads
         self._healed = False
         self._calm = trio.Event()  # set when everything is healed
         self._silent: Counter[str] = Counter()  # hosts out of contact with the metadata store
@@ -101,9 +104,11 @@ class Nemesis:
         struck = [host(getattr(mishap.act, which, "")) for which in ("host", "other")]
         if any(name.startswith(_SPARED) for name in struck):
             return
+        loading = self._loads.loading()
         end = self._do(mishap.act, host)
         if end is None:
             return
+        self._loads.struck(mishap.act, struck, loading)
         self.counts[f"fault {type(mishap.act).__name__}"] += 1
         if isinstance(mishap.when, On):
             self.counts[mark_of(mishap.act, mishap.when.moment)] += 1

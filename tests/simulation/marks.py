@@ -24,6 +24,7 @@ from tests.history.events import (
     Unsubscribed,
 )
 from tests.simulation.acts import Act
+from tests.simulation.bulk_loads import MARKS as BULK_MARKS
 from tests.simulation.steps import is_mark, matrix
 from tests.simulation.workloads.administer import ACTS, MORE_ACTS
 from tests.simulation.workloads.restrict import POLICIES
@@ -118,6 +119,8 @@ SOMETIMES = (
     "a topic for the consumer of a pattern",
     "log nobody uses a topic, and it is deleted",
     "log a subscription had no consumer for long and is deleted",
+    "many topics: all were read in the end",
+    *BULK_MARKS,
     "a pipe was started again",
     "a pipe sent a dead letter",
     "a tombstone was sent",

@@ -28,6 +28,7 @@ import trio
 from daybook.wire.clock import WallClock
 from daybook.wire.metadata.memory import MemorySession, MemoryStore, NoAnswerError, Request
 from daybook.wire.metadata.store import MetadataError, SessionState
+from tests.simulation.grouped import GroupedSession
 from tests.simulation.scheduler import Timers
 from tests.simulation.tree import Follower, RecordedTree
 
@@ -78,7 +79,9 @@ class SimulatedMetadata:
         odds: Odds | None = None,
         trace: Callable[..., None] | None = None,
         timers: Timers | None = None,
+        grouped: bool = False,
     ) -> None:
+        """`grouped`: writes of a host share requests (`grouped`)."""
         self.store = MemoryStore(clock)
         self.tree = self.store.tree = RecordedTree(clock)
         self.odds = odds or Odds()
@@ -87,9 +90,12 @@ class SimulatedMetadata:
         self.refusals: tuple[float, str, str] = (0.0, "", "")
         # Decides about each write as it arrives, by the host and the request.
         self.gate: Callable[[str, Request], Passage] | None = None
+        # Told of each request as it leaves its host.
+        self.tap: Callable[[str, Request], None] = lambda host, request: None
         self._away = False  # no host reaches the store
         self._cut: set[str] = set()  # hosts that do not reach the store
         self._timers = timers
+        self._grouped = grouped
         self._rng = rng
         self._delay_s = delay_s
         self._session_timeout_s = session_timeout_s
@@ -113,11 +119,9 @@ class SimulatedMetadata:
     async def open(self, host: str) -> AsyncGenerator[MemorySession]:
         """Open a new session for the host, in one of its tasks."""
         link = self._links[host] = SimulatedLink(self, host)
-        session = link.session = self.store.session(
-            host, link=link, request_timeout_s=self._request_timeout_s
-        )
-        link.follower = session._tree = Follower(self.tree, self._draw_lag)
         async with trio.open_nursery() as nursery:
+            session = link.session = self._session(host, link, nursery)
+            link.follower = session._tree = Follower(self.tree, self._draw_lag)
             nursery.start_soon(link.deliver)
             if self._away or host in self._cut:
                 session.suspend()
@@ -127,6 +131,14 @@ class SimulatedMetadata:
             finally:
                 session.close()
                 nursery.cancel_scope.cancel()
+
+    def _session(self, host: str, link: "SimulatedLink", nursery: trio.Nursery) -> MemorySession:
+        timeout_s = self._request_timeout_s
+        if not self._grouped:
+            return self.store.session(host, link=link, request_timeout_s=timeout_s)
+        session = GroupedSession(self.tree, host, link, timeout_s, nursery)
+        self.store._hosts.append(session)
+        return session
 
     # -- faults
 
@@ -274,6 +286,7 @@ class SimulatedLink:
 
     async def request(self, request: Request, execute: Callable[[], None]) -> None:
         metadata = self._metadata
+        metadata.tap(self._host, request)
         metadata.check_right(request)
         fate = metadata.draw_fate(request)
         metadata.trace("meta", self._host, request.operation, request.path, fate.name)

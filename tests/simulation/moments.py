@@ -19,6 +19,8 @@ not touched; the seams are observed.
         list claimed: a long one, by the broker that opens the log, before cursors are read
         list created, list changed, list deleted, cursor created, cursor changed, cursor deleted
         owner taken, owner gone, broker joined, broker gone, bookie joined, bookie gone
+    loads of topics (subject: the broker; `bulk_loads`)
+        list read, topic loaded
     disk (subject: the bookie)
         write, sync, segment, checkpoint
         segment removed: its entries were deleted, or written again

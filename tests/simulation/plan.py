@@ -173,6 +173,23 @@ class Carry:
 
 
 @dataclass(frozen=True, slots=True)
+class ManyTopics:
+    """Use many topics that only this client knows, in rounds; see `workloads.many_topics`."""
+
+    name: str
+    host: str
+    topics: int = 40
+    wave: int = 0  # so many at a time; 0: all at once
+    rounds: int = 3
+    messages: int = 2  # to each topic, in each round
+    pace_s: float = 1.0  # between the rounds
+    payload_bytes: int = 20
+    keep: bool = True  # producers stay open between the rounds
+    moved: float = 0.0  # share of topics with a subscription that each round moves on
+    unused: float = 0.0  # share of topics that are left alone after the first round
+
+
+@dataclass(frozen=True, slots=True)
 class WriteLedgers:
     """Write ledgers without a broker, one after the other."""
 
@@ -202,7 +219,7 @@ class WatchLedgers:
 
 LedgerWork: TypeAlias = WriteLedgers | WatchLedgers
 TopicWork: TypeAlias = Produce | Consume | Follow | Latest | Spoil | Administer | Restrict
-Work: TypeAlias = TopicWork | Carry | LedgerWork
+Work: TypeAlias = TopicWork | Carry | ManyTopics | LedgerWork
 
 
 # -- faults

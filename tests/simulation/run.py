@@ -41,6 +41,7 @@ from tests.simulation import scheduler
 from tests.simulation.acts import Decommission, Join
 from tests.simulation.audit import MetadataAudit, audit_copies
 from tests.simulation.backlogs import wrong_backlogs
+from tests.simulation.bulk_loads import BulkLoads
 from tests.simulation.caretaker import close_all, mended, reclaim, replicate
 from tests.simulation.cluster import Cluster, Life, Main
 from tests.simulation.faults import Nemesis
@@ -58,6 +59,7 @@ from tests.simulation.workloads.administer import lift_limits
 from tests.simulation.workloads.drain import LivenessError, drain, within
 from tests.simulation.workloads.latest import QUEUE
 from tests.simulation.workloads.ledgers import read_all
+from tests.simulation.workloads.many_topics import end_unread_topics
 from tests.simulation.workloads.process import run_client
 from tests.simulation.workloads.restrict import lift_left_policies
 from tests.simulation.workloads.scene import Scene
@@ -148,6 +150,7 @@ class _Simulation:
         self._nemesis: Nemesis
         self._rates: RateAudit
         self._lapses: Lapses
+        self._loads: BulkLoads
 
     def _say(self, host: str, text: str) -> None:
         if self._watching.say is not None:
@@ -225,7 +228,10 @@ class _Simulation:
         self._lapses = Lapses(cluster, plan.shape.broker_names(), scene.recorder("brokers"))
         if self._lapses.needed:
             nursery.start_soon(self._lapses.run)
-        self._nemesis = Nemesis(plan, cluster, moments, members, scene.recorder("nemesis"), nursery)
+        self._loads = BulkLoads(cluster, plan.shape.broker_names(), moments)
+        self._nemesis = Nemesis(
+            plan, cluster, moments, members, scene.recorder("nemesis"), nursery, self._loads
+        )
 
     def _bookies_min(self) -> int:
         """Return the number of bookies that are members from the beginning to the end."""
@@ -433,6 +439,8 @@ class _Simulation:
                 status.started(client)
                 try:
                     await drain(self._scene, client, LIVENESS_S)
+                    left = partial(end_unread_topics, self._scene, client)
+                    await within(LIVENESS_S, "reading the topics of clients that are gone", left)
                     await self._read_ledgers(life)
                 except (LivenessError, BaseExceptionGroup) as error:
                     errors.append(error)
@@ -525,6 +533,7 @@ class _Simulation:
         for name, count in self._moments.counts.items():
             outcome.marks[name] += count
         outcome.marks += self._nemesis.counts
+        outcome.marks += self._loads.marks
         for name, count in cluster.logs.lines.items():
             outcome.marks[f"log {name}"] += count
 

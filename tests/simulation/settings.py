@@ -15,6 +15,7 @@ from daybook.broker.limits import (
     BrokerLimits,
     ConnectionLimits,
     DeduplicationLimits,
+    LoadLimits,
     RequestLimits,
     TopicLimits,
 )
@@ -70,6 +71,8 @@ class Limits:
     partial_bytes_max: int = 16 << 20
     requests_max: int = 200  # under way per connection
     lookups_max: int = 20
+    loads_at_once: int = 256  # topics of a broker
+    slow_load_s: float = 10.0  # such a load gives its place to another
     dispatch_bytes_max: int = 4 << 20
     unread_bytes_max: int = 16 << 20
     arena_bytes_max: int = 256 << 20
@@ -87,6 +90,7 @@ class Limits:
                     snapshot_entries=self.deduplication_entries,
                     snapshot_s=self.deduplication_s,
                 ),
+                loads=LoadLimits(at_once=self.loads_at_once, slow_s=self.slow_load_s),
                 return_s=self.return_s,
                 read_bytes_max=self.read_bytes_max,
             ),
@@ -141,6 +145,7 @@ class Settings:
     http: bool = False  # brokers have an admin port, and balance their bundles
     balance_interval_s: float = 60.0
     bundles: int = 16  # those of the first namespace
+    grouped_writes: bool = False  # hosts' writes to the metadata store share requests
     limits: Limits = field(default_factory=Limits)
 
     @property

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import TypeVar
 
-from tests.simulation.plan import Plan, Produce, Shape, TopicWork
+from tests.simulation.plan import ManyTopics, Plan, Produce, Shape, TopicWork
 from tests.simulation.run import Outcome, simulate
 from tests.simulation.settings import Settings
 
@@ -57,6 +57,9 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
         if isinstance(work, Produce) and work.messages > 1:
             fewer = replace(work, messages=work.messages // 2)
             yield replace(plan, work=(*plan.work[:index], fewer, *plan.work[index + 1 :]))
+        if isinstance(work, ManyTopics) and work.topics > 1:
+            halved = replace(work, topics=work.topics // 2)
+            yield replace(plan, work=(*plan.work[:index], halved, *plan.work[index + 1 :]))
     used = {work.topic for work in plan.work if isinstance(work, TopicWork)}
     if any(topic.name not in used for topic in plan.topics):
         yield replace(plan, topics=tuple(topic for topic in plan.topics if topic.name in used))

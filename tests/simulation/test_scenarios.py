@@ -10,6 +10,7 @@ import pytest
 from tests.history.check import check
 from tests.history.events import Overloaded
 from tests.simulation.acts import (
+    SUBJECT,
     At,
     Flaky,
     Freeze,
@@ -18,6 +19,7 @@ from tests.simulation.acts import (
     Join,
     JumpClock,
     Kill,
+    LoseContact,
     LoseDisk,
     LoseIndex,
     On,
@@ -31,6 +33,7 @@ from tests.simulation.plan import (
     Administer,
     Consume,
     Follow,
+    ManyTopics,
     Mishap,
     Plan,
     Produce,
@@ -593,3 +596,29 @@ def test_only_the_refusals_of_other_bookies_excuse_the_delay_of_an_overload() ->
 def test_the_refusal_of_a_block_of_entries_is_noted() -> None:
     outcome = simulate(SCENARIOS["blocks that are larger than what a bookie may hold"])
     assert outcome.count(Overloaded) == 1
+
+
+# Found by seed 2208: loads that hung when the session ended took the logs over in the next session,
+# from the topics that the same broker served by then.
+LOST_SESSION = Plan(
+    seed=2,
+    shape=Shape(
+        brokers=1,
+        settings=Settings(roll_age_s=0.5, trim_interval_s=0.5, session_timeout_s=1.0),
+    ),
+    topics=(),
+    work=(ManyTopics("many", "client-1", 30, rounds=4, pace_s=0.5, keep=False),),
+    faults=(
+        Mishap("k1", At(1.0), Kill("broker-1", 0.05)),
+        Mishap("c1", On("list read", 62), LoseContact(SUBJECT, 1.5)),
+    ),
+    storm_s=6.0,
+    power_cycle=False,
+)
+
+
+def test_a_load_of_an_earlier_session_does_not_fence_the_topic_of_the_next_one() -> None:
+    outcome = simulate(LOST_SESSION)
+    assert outcome.violations == []
+    assert outcome.marks["many topics: LoseContact of a loading broker"]
+    assert not outcome.marks["log a topic failed and is loaded again when a client asks for it"]

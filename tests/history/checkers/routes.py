@@ -6,13 +6,14 @@ route-changed   it arrived with other bytes
 route-order     values of one sender arrived at one place in another order than they were sent;
                 only the first arrival of each counts
 route-twice     a value arrived twice where it must not
+route-again     a message arrived again at a place that had acknowledged it with a receipt
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tests.history.record import Record, Violation
-from tests.history.route_events import Arrived, Offer, Route, RouteEnd, Taken
+from tests.history.route_events import Arrived, Offer, Route, RouteEnd, Settled, Taken
 
 
 @dataclass(slots=True)
@@ -23,6 +24,7 @@ class _Route:
     taken: dict[str, None] = field(default_factory=dict[str, None])
     seen: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])  # place, value
     last: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    settled: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])  # place, copy
 
 
 def check(record: Record) -> Iterator[Violation]:
@@ -38,6 +40,8 @@ def check(record: Record) -> Iterator[Violation]:
                 routes[name].taken[value] = None
             case Arrived():
                 yield from _arrived(routes[stamped.event.route], stamped.event)
+            case Settled(name, place, copy):
+                routes[name].settled.add((place, copy))
             case RouteEnd(name):
                 yield from _ended(routes[name])
             case _:
@@ -53,6 +57,9 @@ def _arrived(route: _Route, arrived: Arrived) -> Iterator[Violation]:
     if digest != arrived.digest:
         text = f"sent as {digest}, arrived at {place} as {arrived.digest}"
         yield Violation("route-changed", name, value, text)
+    if (place, arrived.copy) in route.settled:
+        text = f"{place} had acknowledged the message {arrived.copy}, and got it again"
+        yield Violation("route-again", name, value, text)
     if (place, value) in route.seen:
         if route.facts.once:
             yield Violation("route-twice", name, value, f"it arrived twice at {place}")

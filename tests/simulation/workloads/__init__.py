@@ -6,6 +6,7 @@ messages     values that name their send, and how they are read back
 produce      producers, plain and in bursts, closed and opened again
 consume      consumers of every type: acknowledgements, refusals, seeks, endings
 follow       readers without a subscription
+many_topics  many topics that brokers load together
 administer   actions of administrators meanwhile
 drain        the end: everything is read, every subscription is emptied
 """

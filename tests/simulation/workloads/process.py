@@ -13,6 +13,7 @@ from tests.simulation.plan import (
     Follow,
     Latest,
     LedgerWork,
+    ManyTopics,
     Produce,
     Restrict,
     Spoil,
@@ -25,6 +26,7 @@ from tests.simulation.workloads.consume import consume
 from tests.simulation.workloads.follow import follow
 from tests.simulation.workloads.latest import follow_latest
 from tests.simulation.workloads.ledgers import watch_ledgers, write_ledgers
+from tests.simulation.workloads.many_topics import use_many_topics
 from tests.simulation.workloads.produce import produce
 from tests.simulation.workloads.restrict import restrict
 from tests.simulation.workloads.routes import carry
@@ -61,6 +63,8 @@ async def run_client(
                     nursery.start_soon(restrict, scene, each)
                 case Carry():
                     nursery.start_soon(carry, scene, client, each)
+                case ManyTopics():
+                    nursery.start_soon(use_many_topics, scene, client, each)
                 case WriteLedgers() | WatchLedgers():
                     pass
 

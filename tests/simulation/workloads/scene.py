@@ -1,12 +1,13 @@
 """The stage of a simulated run: the cluster, virtual time, a history in memory."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from daybook.clients import ledgers
 from daybook.clients.ledgers.client import open_client
 from daybook.clients.python.admin import Admin
+from daybook.clients.python.client import Client
 from daybook.clients.python.connect import connect
 from daybook.clients.python.limits import ClientLimits
 from tests.history.recorder import Memory
@@ -24,6 +25,10 @@ _LIMITS = ClientLimits(partitions_refresh_s=3.0)
 class Scene(Stage):
     cluster: Cluster = field(kw_only=True)
     memory: Memory = field(default_factory=Memory)
+    # Topics that nobody has looked at to the end, and how a client does that: their own may die.
+    unread: dict[str, Callable[[Client], Awaitable[None]]] = field(
+        default_factory=dict[str, Callable[[Client], Awaitable[None]]]
+    )
     _last_ns: int = -1
 
     @property
