@@ -14,7 +14,34 @@ _BY_LONG = "tests:tests/broker/control/test_answer_budget.py"
 _BY_MEMORY = "tests:tests/broker/control/test_answer_memory.py"
 _BY_REST = "tests:tests/broker/control/test_subscription_admin.py"
 
+_DELETION = "daybook.clients.cli.namespace_deletion"
+_BY_NAMESPACES = "tests:tests/clients/cli/test_namespaces.py"
+
 MUTANTS = [
+    Mutant(
+        id="CL8 marked",
+        rule="a namespace that a broker works on is waited for -> it is asked for at once",
+        module=_DELETION,
+        name="_Deletion._wait_for_end",
+        replacement=Edit("None if self._marked else free_from or now()", "free_from or now()"),
+        caught_by=f"{_BY_NAMESPACES} -k asked_for_again",
+    ),
+    Mutant(
+        id="CL8 nowhere",
+        rule="a deletion is asked for again while topics go -> whatever happens",
+        module=_DELETION,
+        name="_Deletion.run",
+        replacement=Edit("self._left >= before and not stalled", "False"),
+        caught_by=f"{_BY_NAMESPACES} -k gets_nowhere",
+    ),
+    Mutant(
+        id="CL8 clients",
+        rule="clients that nobody may count are unknown -> there are none",
+        module="daybook.clients.cli.bundle_loads",
+        name="connected_to",
+        replacement=Edit("consumers)\n    return None", "consumers)\n    return Connected(0, 0)"),
+        caught_by=f"{_BY_NAMESPACES} -k counted",
+    ),
     Mutant(
         id="CL1 asked",
         rule="what destroys something needs --yes without a terminal -> it is done",

@@ -237,7 +237,7 @@ def test_namespaces_are_listed_created_and_deleted(daybook: Daybook, fake_admin:
     base = "/admin/v2/namespaces/public"
     fake_admin.answers["GET", base] = 200, ["public/default"]
     fake_admin.answers["PUT", f"{base}/new"] = 204, None
-    fake_admin.answers["GET", f"{base}/new/topics"] = 200, []
+    fake_admin.answers["GET", f"{base}/new"] = 200, {}
     fake_admin.answers["GET", "/admin/v2/persistent/public/new"] = 200, []
     fake_admin.answers["DELETE", f"{base}/new"] = 204, None
     assert "public/default" in daybook("namespaces", "list")[1]
