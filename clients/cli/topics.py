@@ -123,7 +123,7 @@ def list_(
     --limit, each partition is a line of its own.
     """
     namespace = parse_namespace(namespace)
-    behind = parse_topic(after).full if after else ""
+    behind = _behind(namespace, after)
     names = _ask(admin_url, lambda admin: admin.topics(namespace, after=behind, limit=limit or 0))
     if after or limit:
         write_rows([{"topic": name} for name in names], ("topic",), output)
@@ -135,6 +135,16 @@ def list_(
     none = 0 if output == "json" else None
     rows = [{"topic": topic, "partitions": found[topic] or none} for topic in sorted(found)]
     write_rows(rows, ("topic", "partitions"), output)
+
+
+def _behind(namespace: str, after: str) -> str:
+    """Return the full name of a topic of the namespace, which may be given as the name alone."""
+    if not after:
+        return ""
+    found = parse_topic(after if "/" in after else f"{namespace}/{after}")
+    if not found.persistent or found.namespace != namespace:
+        raise UserError(f"{after} is no topic of {namespace}, which is listed: see --namespace.")
+    return found.full
 
 
 @topics.command()

@@ -19,6 +19,22 @@ _BY_NAMESPACES = "tests:tests/clients/cli/test_namespaces.py"
 
 MUTANTS = [
     Mutant(
+        id="CL9 short",
+        rule="a short name is one of the list -> it stands as it is, and the first page comes",
+        module="daybook.broker.admin.topics",
+        name="_full_name",
+        replacement=Edit('after if "/" in after else root + after', "after"),
+        caught_by="tests:tests/broker/control/test_pages.py -k in_pages",
+    ),
+    Mutant(
+        id="CL9 elsewhere",
+        rule="a page behind a topic of another namespace is refused -> it is wrong",
+        module="daybook.broker.admin.topics",
+        name="_full_name",
+        replacement=Edit("if not full.startswith(root):", "if False:"),
+        caught_by="tests:tests/broker/control/test_pages.py -k in_pages",
+    ),
+    Mutant(
         id="CL8 marked",
         rule="a namespace that a broker works on is waited for -> it is asked for at once",
         module=_DELETION,

@@ -247,6 +247,11 @@ def test_list_in_pages_names_each_partition(daybook: Daybook, fake_admin: FakeAd
     )
     assert code == 0
     assert json.loads(out) == [{"topic": name} for name in names]
+    query = "after=persistent%3A%2F%2Fshop%2Feu%2Forders"
+    fake_admin.answers["GET", f"/admin/v2/persistent/shop/eu?{query}"] = 200, []
+    assert daybook("topics", "list", "--namespace", "shop/eu", "--after", "orders")[0] == 0
+    code, _, err = daybook("topics", "list", "--namespace", "shop/eu", "--after", NAME)
+    assert (code, "is no topic of shop/eu" in err) == (1, True)
 
 
 def test_explain_topic_says_in_which_step_a_load_is(
