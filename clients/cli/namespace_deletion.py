@@ -26,6 +26,7 @@ from daybook.clients.cli.run import run_async
 from daybook.clients.python.admin import Admin
 from daybook.clients.python.errors import (
     AdminInDoubtError,
+    AdminNotReadyError,
     BrokerError,
     ConflictError,
     InDoubtError,
@@ -166,7 +167,7 @@ class _Deletion:
             seen = await self._read()
         except NotFoundError:
             return True
-        except (InDoubtError, UnavailableError) as error:
+        except (InDoubtError, AdminNotReadyError, UnavailableError) as error:
             self._trouble = error
             self._show_progress(f"; {error}")
             return False

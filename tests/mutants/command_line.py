@@ -19,6 +19,22 @@ _BY_NAMESPACES = "tests:tests/clients/cli/test_namespaces.py"
 
 MUTANTS = [
     Mutant(
+        id="CL9 begun",
+        rule="a refusal says that nothing was done if that is known -> whenever it is a 503",
+        module="daybook.broker.admin.handling",
+        name="refused",
+        replacement=Edit("isinstance(error, NotBegunError)", "error.status == 503"),
+        caught_by="tests:tests/broker/control/test_admin.py -k nothing_was_done",
+    ),
+    Mutant(
+        id="CL9 doubt",
+        rule="a 503 leaves open what was done unless it tells -> nothing was done",
+        module="daybook.clients.python.errors",
+        name="admin_error",
+        replacement=Edit("case 503 if applied is False:", "case 503:"),
+        caught_by="tests:tests/clients/python/test_admin.py -k leave_it_open",
+    ),
+    Mutant(
         id="CL9 short",
         rule="a short name is one of the list -> it stands as it is, and the first page comes",
         module="daybook.broker.admin.topics",
