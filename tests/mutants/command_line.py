@@ -19,6 +19,22 @@ _BY_NAMESPACES = "tests:tests/clients/cli/test_namespaces.py"
 
 MUTANTS = [
     Mutant(
+        id="CL9 cut",
+        rule="without a broker no further topic is tried -> all are",
+        module="daybook.clients.cli.many_topics",
+        name="_ask_each",
+        replacement=Edit("while waiting and not stopped:", "while waiting:"),
+        caught_by="tests:tests/clients/cli/test_many_topics.py -k bounded",
+    ),
+    Mutant(
+        id="CL9 exit",
+        rule="the exit code tells that a topic failed -> that the command ended",
+        module="daybook.clients.cli.many_topics",
+        name="show_failures",
+        replacement=Edit("if outcomes.failed or outcomes.untried:", "if False:"),
+        caught_by="tests:tests/clients/cli/test_many_topics.py -k exit_code",
+    ),
+    Mutant(
         id="CL9 begun",
         rule="a refusal says that nothing was done if that is known -> whenever it is a 503",
         module="daybook.broker.admin.handling",
