@@ -34,7 +34,7 @@ from daybook.clients.python.errors import (
     UnavailableError,
 )
 
-TIMEOUT_S = 3600.0
+TIMEOUT_S = 3600
 _REQUEST_S = 90.0  # A broker gives a request up after 60 s, and needs a moment to say so.
 _STALLED_S = 75.0  # After that, no broker works on a request that nobody sees any more.
 _LOOK_S = 2.0

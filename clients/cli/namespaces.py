@@ -147,7 +147,9 @@ async def _in_use(admin: Admin, admin_url: str, namespace: str) -> tuple[int, Co
 def _question(namespace: str, topics: int, clients: Connected | None) -> str:
     with_topics = f", {counted(topics, 'topic')} with all messages" if topics else ""
     connected = ""
-    if clients is not None and clients.total:
+    if clients is None and topics:
+        connected = " It is not known how many clients are connected."
+    elif clients is not None and clients.total:
         connected = (
             f" {counted(clients.producers, 'producer')} and"
             f" {counted(clients.consumers, 'consumer')} are connected."

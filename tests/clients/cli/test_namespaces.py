@@ -112,3 +112,4 @@ def test_the_clients_are_counted_before_anything_is_deleted(
     fake_admin.answers["GET", "/admin/v2/brokers"] = 403, {"reason": "for super users"}
     shown = json.loads(daybook("namespaces", "show", "shop/eu", *json_)[1])
     assert (shown["producers"], shown["consumers"]) == (None, None), "unknown is not 0"
+    assert "not known how many" in daybook("namespaces", "delete", "shop/eu", "--force")[2]
