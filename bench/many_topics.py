@@ -207,14 +207,50 @@ def _opening(
     return open_one
 
 
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.many_topics", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--topics", type=int, default=600, metavar="N", help="topics [600]")
+    parser.add_argument(
+        "--lost",
+        type=int,
+        default=0,
+        metavar="N",
+        help="topics of the broker that is killed [about a half of all]",
+    )
+    parser.add_argument(
+        "--at-once",
+        type=int,
+        default=256,
+        dest="at_once",
+        metavar="N",
+        help="topics whose producers are opened at the same time [256]",
+    )
+    parser.add_argument(
+        "--real-time",
+        action="store_true",
+        help="let all other programs wait while a step runs, so that times count; needs root",
+    )
+    parser.add_argument(
+        "--py-spy",
+        default="",
+        dest="spy",
+        metavar="PATH",
+        help="the program py-spy, to profile the brokers and one bookie in each step",
+    )
+    parser.add_argument(
+        "--to",
+        type=Path,
+        default=Path(),
+        metavar="DIRECTORY",
+        help="where the profiles of --py-spy go [the present directory]",
+    )
+    return parser
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.many_topics")
-    parser.add_argument("--topics", type=int, default=600)
-    parser.add_argument("--lost", type=int, default=0)
-    parser.add_argument("--at-once", type=int, default=256, dest="at_once")
-    parser.add_argument("--real-time", action="store_true")
-    parser.add_argument("--py-spy", default="", dest="spy")
-    parser.add_argument("--to", type=Path, default=Path())
+    parser = make_parser()
     options = parser.parse_args()
     if options.lost > options.topics:
         parser.error("--lost must not be more than --topics")

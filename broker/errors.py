@@ -12,6 +12,7 @@ again, and a status of the admin REST.
       NotAllowedError          NotAllowedError         405   never possible for this kind of object
       UnavailableError         ServiceNotReady         503   not possible now: look up again
         NotOwnerError          ServiceNotReady         307   another broker serves the topic
+        NotBegunError                                  503   not possible now, and nothing was done
         NoRoomError                                    503   its memory is used up: try again later
       BusyError                ConsumerBusy, ...       409   another client holds it
       TooManyRequestsError     TooManyRequests         429   a rate is exceeded: try again later
@@ -25,6 +26,9 @@ again, and a status of the admin REST.
       AuthorizationError       AuthorizationError      403   the role lacks the right
       RefusedError             any                           a protocol machine chose the code
 """
+
+from collections.abc import Generator
+from contextlib import contextmanager
 
 from daybook.wire.proto import pulsar_pb2 as pb
 
@@ -106,6 +110,24 @@ class NotOwnerError(UnavailableError):
         self.http_url = http_url
         self.http_url_tls = http_url_tls
         self.authoritative = authoritative
+
+
+class NotBegunError(UnavailableError):
+    """The operation is not possible now, and the broker has done nothing of it.
+
+    Any other UnavailableError may come in the middle, so HTTP clients are told of this one.
+    """
+
+
+@contextmanager
+def before_any_change() -> Generator[None]:
+    """Turn an UnavailableError of the block into a NotBegunError: the block changes nothing."""
+    try:
+        yield
+    except UnavailableError as error:
+        if type(error) is not UnavailableError:
+            raise  # It says more, such as the owner.
+        raise NotBegunError(str(error)) from error
 
 
 class NoRoomError(UnavailableError):

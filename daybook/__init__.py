@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from daybook.clients.python.errors import AdminAuthorizationError as AdminAuthorizationError
     from daybook.clients.python.errors import AdminError as AdminError
     from daybook.clients.python.errors import AdminInDoubtError as AdminInDoubtError
+    from daybook.clients.python.errors import AdminNotReadyError as AdminNotReadyError
     from daybook.clients.python.errors import AuthenticationError as AuthenticationError
     from daybook.clients.python.errors import AuthorizationError as AuthorizationError
     from daybook.clients.python.errors import BrokerError as BrokerError
@@ -100,7 +101,7 @@ _NAMES = {
     "daybook.clients.python.credentials": "PasswordFile",
     "daybook.clients.python.errors": """
         AdminAuthenticationError AdminAuthorizationError AdminError AdminInDoubtError
-        AuthenticationError AuthorizationError BrokerError BusyError ClosedError
+        AdminNotReadyError AuthenticationError AuthorizationError BrokerError BusyError ClosedError
         ConflictError ConnectionLostError CorruptMessageError CredentialsError
         EndOfTopicError
         IncompatibleSchemaError InDoubtError MessageRejectedError MessageTooLargeError

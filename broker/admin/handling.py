@@ -30,9 +30,11 @@ from daybook.broker.errors import (
     BrokerError,
     InvalidNameError,
     NoRoomError,
+    NotBegunError,
     NotOwnerError,
     PreconditionError,
     UnavailableError,
+    before_any_change,
 )
 from daybook.broker.security.resources import Resource
 from daybook.broker.security.rights import READS_MESSAGES, Right, right_of_path
@@ -328,7 +330,8 @@ class Endpoints(Generic[PartsT]):
         async def make() -> HeldResponse:
             return answer(await handler(call))
 
-        return await within(self._answers, request, make, is_list=is_list)
+        with before_any_change():
+            return await within(self._answers, request, make, is_list=is_list)
 
 
 def _client_of(request: Request) -> str:
@@ -384,13 +387,18 @@ def _content(content: Content) -> HeldResponse:
 
 
 def reason(status: int, text: str) -> Response:
-    content = msgspec.json.encode({"reason": text})
-    return Response(content, status, media_type="application/json")
+    return _json({"reason": text}, status)
+
+
+def _json(value: Mapping[str, object], status: int) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
 
 
 def refused(error: BrokerError) -> Response:
     """Return the answer that says why a request was refused."""
     response = reason(error.status, str(error))
+    if isinstance(error, NotBegunError):
+        response = _json({"reason": str(error), "applied": False}, error.status)
     if isinstance(error, AuthenticationError):
         response.headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, NoRoomError):

@@ -33,6 +33,7 @@ from daybook.broker.errors import (
     NotFoundError,
     PreconditionError,
     UnavailableError,
+    before_any_change,
 )
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.policy_table import DEDUPLICATION, Policy
@@ -313,7 +314,9 @@ class Operations:
                 f"{topic} is the name of a partition: name the topic without -partition-N"
             )
         check_new(f"topic {topic}", properties)
-        if (await self.policies.namespace(topic.namespace)).deleted:
+        with before_any_change():
+            deleted = (await self.policies.namespace(topic.namespace)).deleted
+        if deleted:
             raise ConflictError(f"the namespace {topic.namespace} is being deleted")
         await self._check_free(topic)
         await self.policies.check_room(
@@ -323,7 +326,9 @@ class Operations:
             raise ConflictError(f"the topic {topic} exists already")
 
     async def _check_free(self, topic: TopicName) -> None:
-        if await self.policies.partitions(topic) or await self.owned.exists(topic):
+        with before_any_change():
+            taken = await self.policies.partitions(topic) or await self.owned.exists(topic)
+        if taken:
             raise ConflictError(f"the topic {topic} exists already")
 
     async def update_partitions(

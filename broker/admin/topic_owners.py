@@ -20,6 +20,7 @@ from daybook.broker.errors import (
     NotFoundError,
     NotOwnerError,
     UnavailableError,
+    before_any_change,
 )
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.ownership.membership import Identity
@@ -75,9 +76,11 @@ class TopicOwners:
     async def check_owner(self, topic: TopicName, *, authoritative: bool) -> None:
         """Raise NotOwnerError, which names the owner, unless this broker owns the topic.
 
-        With `authoritative`, this broker acquires the topic's bundle if no broker owns it.
+        The caller has changed nothing yet.  With `authoritative`, this broker acquires the topic's
+        bundle if no broker owns it.
         """
-        where = await self._lookups.lookup(topic, authoritative=authoritative)
+        with before_any_change():
+            where = await self._lookups.lookup(topic, authoritative=authoritative)
         if where.redirect or not where.is_at(self._identity):
             raise NotOwnerError(
                 f"the broker at {where.url} serves {topic}: ask that one, as the header"
@@ -100,7 +103,9 @@ class TopicOwners:
         return topic.partition_name(start.partition_index)
 
     async def check_not_partitioned(self, topic: TopicName) -> None:
-        if await self._policies.partitions(topic):
+        with before_any_change():
+            partitions = await self._policies.partitions(topic)
+        if partitions:
             raise NotAllowedError(
                 f"{topic} is partitioned: name one of its partitions, such as {topic}-partition-0"
             )

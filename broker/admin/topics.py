@@ -38,6 +38,7 @@ _OF_BOTH = (
     "/{topic}/{rest:path}",
 )
 _DIGITS_MAX = 19
+_SHOWN_CHARS = 200
 _METHODS = ("GET", "PUT", "POST", "DELETE")
 
 
@@ -137,9 +138,27 @@ async def _partitioned_topics(call: OpsCall) -> object:
 
 
 async def _page(call: OpsCall, kind: str, read: Callable[[], Awaitable[list[str]]]) -> object:
-    after, limit = call.query("after"), call.query("limit")
+    after, limit = _full_name(call, call.query("after")), call.query("limit")
     key = f"{kind} {call.namespace}"
     return await call.parts.pages.page(key, read, after=after, limit=limit)
+
+
+def _full_name(call: OpsCall, after: str) -> str:
+    """Return the name behind which a page of the list begins; "" for the first page.
+
+    A short name is one of the namespace of the list.  Raise PreconditionError for the name of a
+    topic that cannot be in the list: the page would be the first one, or empty.
+    """
+    root = f"{call.domain}://{call.namespace}/"
+    if not after:
+        return ""
+    full = after if "/" in after else root + after
+    if not full.startswith(root):
+        raise PreconditionError(
+            f"after={after[:_SHOWN_CHARS]} is no topic of this list: give the last name of the page"
+            f" before, such as {root}NAME, or NAME alone"
+        )
+    return full
 
 
 async def _explain(call: OpsCall) -> object:

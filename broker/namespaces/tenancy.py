@@ -6,6 +6,7 @@ and never changes existing ones.
 
 from daybook.broker.config import BrokerConfig
 from daybook.broker.errors import (
+    BrokerError,
     ConflictError,
     InvalidNameError,
     NotFoundError,
@@ -149,13 +150,28 @@ class Tenancy:
     async def create_namespace(
         self, namespace: str, *, bundles: Bundles | None = None, policies: Fields | None = None
     ) -> None:
-        """Create a namespace.  `policies` are further fields of its record, which were checked."""
+        """Create a namespace.  `policies` are further fields of its record, which were checked.
+
+        Raise ConflictError if it exists, and say so if it is being deleted.
+        """
         _check_namespace(namespace)
         await self.tenant(namespace.partition("/")[0])
         fields = self._new_policies(bundles or Bundles.equal(self._config.bundles))
         fields |= policies or {}
         path = records.policies_path(namespace)
-        await self._create(path, records.encode(fields), f"the namespace {namespace}")
+        try:
+            await self._create(path, records.encode(fields), f"the namespace {namespace}")
+        except ConflictError:
+            if await self._is_being_deleted(namespace):
+                raise ConflictError(f"the namespace {namespace} is being deleted") from None
+            raise
+
+    async def _is_being_deleted(self, namespace: str) -> bool:
+        """Return True if the record says so; False, too, if it cannot be read now."""
+        try:
+            return (await self.policies_record(namespace)).get("deleted") is True
+        except BrokerError:
+            return False
 
     async def policies_record(self, namespace: str) -> Fields:
         """Return the record unchanged, with fields that a Pulsar broker may have left there."""

@@ -19,6 +19,9 @@ Clusters:
 Topics, over the brokers:
 
     produce, consume, topics, tenants, namespaces, bundles, brokers, schemas, sinks, explain
+    many_topics              requests for several topics, with one summary
+    namespace_deletion       deletes a namespace until it is gone
+    bundle_loads             what the bundles of a namespace carry
     broker_client            shared by them: time limits, names, sentences for errors
     not_found                the command that shows what exists
 

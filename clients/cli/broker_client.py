@@ -16,6 +16,7 @@ from daybook.clients.cli.progress import waiting_for
 from daybook.clients.python.client import Client
 from daybook.clients.python.errors import (
     AdminError,
+    AdminNotReadyError,
     BrokerError,
     BusyError,
     CredentialsError,
@@ -138,6 +139,8 @@ def _sentence(error: Exception, url: str, option: str, *, changes: bool) -> str 
             return f"{error}. End the other one, or use another subscription or --type shared."
         case NotReadyError():
             return f"{error}. {_NEXT}"
+        case AdminNotReadyError():
+            return f"{error}. {'The request was not carried out. ' * changes}{_NEXT}"
         case InDoubtError() if not changes:
             return f"{error}. {_NEXT}"
         case InDoubtError():

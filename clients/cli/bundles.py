@@ -1,26 +1,23 @@
 """`daybook bundles`: which broker serves which part of a namespace; moving and splitting parts."""
 
-import itertools
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from daybook.clients.cli.admin_request import ask_admin
 from daybook.clients.cli.broker_client import parse_namespace
+from daybook.clients.cli.bundle_loads import carried_by, loads_of, owners_of
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.not_found import hint
-from daybook.clients.cli.options import admin_url_option, client_arguments
+from daybook.clients.cli.options import admin_url_option
 from daybook.clients.cli.output import OutputFormat, output_option, write_record, write_rows
 from daybook.clients.python.admin import Admin
-from daybook.clients.python.errors import AdminError, BrokerError
+from daybook.clients.python.errors import AdminError
 from daybook.wire.topics import url_encode
 
 _LISTED = ("bundle", "broker")
 _CARRIED = ("topics", "messages in/s", "messages out/s")
-_OTHERS = ""
-_LOAD_S = 3.0
 _ALGORITHMS = {"range": "range_equally_divide", "topics": "topic_count_equally_divide"}
 
 
@@ -37,19 +34,6 @@ def _path(namespace: str, bundle: str = "") -> str:
     return f"/admin/v2/namespaces/{namespace}" + (f"/{url_encode(bundle)}" if bundle else "")
 
 
-async def _owners(admin: Admin, namespace: str) -> dict[str, str]:
-    """Return the broker of each bundle of the namespace; "" if it has none."""
-    boundaries = (await admin.bundles(namespace))["boundaries"]
-    owners = {f"{low}_{high}": "" for low, high in itertools.pairwise(boundaries)}
-    for broker in await admin.brokers():
-        path = f"/admin/v2/brokers/-/{url_encode(broker)}/ownedNamespaces"
-        for name in await admin.call("GET", path):
-            of, _, bundle = name.rpartition("/")
-            if of == namespace and bundle in owners:
-                owners[bundle] = broker
-    return owners
-
-
 @bundles.command("list")
 @click.argument("namespace", default="public/default")
 @admin_url_option
@@ -62,41 +46,19 @@ def list_(namespace: str, admin_url: str, output: OutputFormat) -> None:
     name = parse_namespace(namespace)
 
     async def ask(admin: Admin) -> tuple[dict[str, str], dict[str, Mapping[str, Any]]]:
-        owners = await _owners(admin, name)
-        return owners, await _loads(admin_url, {*owners.values()} - {""})
+        owners = await owners_of(admin, name)
+        return owners, await loads_of(admin_url, {*owners.values()} - {""})
 
     owners, loads = ask_admin(admin_url, ask)
     rows: list[dict[str, object]] = []
     for bundle, broker in owners.items():
-        carried = loads.get(broker, {})
-        stats = carried.get(f"{name}/{bundle}", carried.get(_OTHERS))
+        stats = carried_by(bundle, broker, name, loads)
         row: dict[str, object] = {"bundle": bundle, "broker": broker}
         row["topics"] = None if stats is None else stats.get("topics", 0)
         row["messages in/s"] = None if stats is None else round(stats.get("msgRateIn", 0.0), 1)
         row["messages out/s"] = None if stats is None else round(stats.get("msgRateOut", 0.0), 1)
         rows.append(row)
     write_rows(rows, (*_LISTED, *_CARRIED), output)
-
-
-async def _loads(admin_url: str, brokers: Iterable[str]) -> dict[str, Mapping[str, Any]]:
-    """Return what the bundles of each broker carry at this moment, of brokers that answer."""
-    found: dict[str, Mapping[str, Any]] = {}
-    for broker in brokers:
-        with suppress(BrokerError, ValueError):
-            scheme = admin_url.partition("://")[0]
-            admin = Admin(
-                f"{scheme}://{broker}",
-                timeout_s=_LOAD_S,
-                **client_arguments(admin_url),
-            )
-            report: Mapping[str, Any] = await admin.call(
-                "GET", "/admin/v2/broker-stats/load-report"
-            )
-            reported: dict[str, Any] = dict(report.get("lastStats", {}))
-            if sum(each.get("topics", 0) for each in reported.values()) == report.get("numTopics"):
-                reported[_OTHERS] = {}  # They have no topics.  A report has no room for all.
-            found[broker] = reported
-    return found
 
 
 @bundles.command()
@@ -196,7 +158,7 @@ async def _hand_over(admin: Admin, namespace: str, bundle: str, to: str = "") ->
     Raise UserError if no broker serves the bundle: the REST would say that all is well, as Pulsar's
     does, and do nothing.
     """
-    before = (await _owners(admin, namespace)).get(bundle)
+    before = (await owners_of(admin, namespace)).get(bundle)
     if before == "":
         raise UserError(
             f"No broker serves the bundle {namespace}/{bundle}, so nothing was moved: the first"
@@ -204,14 +166,14 @@ async def _hand_over(admin: Admin, namespace: str, bundle: str, to: str = "") ->
         )
     query: dict[str, bool | str] = {"destinationBroker": to} if to else {}
     await admin.call("PUT", f"{_path(namespace, bundle)}/unload", query=query)
-    return before or "", (await _owners(admin, namespace)).get(bundle, "")
+    return before or "", (await owners_of(admin, namespace)).get(bundle, "")
 
 
 def _would(
     namespace: str, bundle: str, what: str, to: str, admin_url: str, output: OutputFormat
 ) -> None:
     """Write what a command would concern."""
-    owners: dict[str, Any] = ask_admin(admin_url, lambda admin: _owners(admin, namespace))
+    owners: dict[str, Any] = ask_admin(admin_url, lambda admin: owners_of(admin, namespace))
     chosen = {each: owners[each] for each in owners if bundle in ("", each)}
     if not chosen:
         error = f"there is no bundle {bundle} in {namespace}"

@@ -1,8 +1,8 @@
 """Policies on the command line: their names, and values that people write.
 
 A time is a number with a unit: 90s, 15m, 2h30m, 7d; `off` or `unlimited` where there may be none.
-A size has a unit, too: 512B, 10K, 10M, 10G, 1T.  A bare number is refused: in Pulsar's tools it
-means megabytes in one place, and bytes in another.
+A size has a unit, too: 512B, 10K, 10M, 10G, 1T.  0 is both.  Any other bare number is refused: in
+Pulsar's tools it means megabytes in one place, and bytes in another.
 """
 
 import re
@@ -22,7 +22,7 @@ _QUOTA_POLICIES = ("producer_request_hold", "producer_exception", "consumer_back
 
 def seconds(text: str) -> int:
     """Parse a time.  Raise UserError."""
-    found = parse_duration(text)
+    found = 0 if text == "0" else parse_duration(text)
     if found is None:
         raise UserError(f"{text!r} is not a time: write numbers and units, as 90s, 2h30m or 7d")
     return found
@@ -82,14 +82,18 @@ def _retention(words: Sequence[str]) -> dict[str, int]:
     if minutes is None:
         minutes = -(-seconds(words[0]) // 60)
     if megabytes is None:
-        megabytes = -(-size(words[1]) >> 20) if words[1] != "0" else 0
+        megabytes = -(-size(words[1]) >> 20)
     return {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}
 
 
 def _quota(limit: str, parse: Callable[[str], int]) -> Parse:
     def parsed(words: Sequence[str]) -> dict[str, object]:
+        if len(words) == 1 and words[0] in _NO_LIMIT:
+            return {limit: -1, "policy": _QUOTA_POLICIES[0]}  # Without a limit none counts.
         if len(words) != 2 or words[1] not in _QUOTA_POLICIES:
-            raise UserError(f"a quota has a limit and one of {', '.join(_QUOTA_POLICIES)}")
+            raise UserError(
+                f"a quota has a limit and one of {', '.join(_QUOTA_POLICIES)}, or is unlimited"
+            )
         return {limit: parse(words[0]), "policy": words[1]}
 
     return parsed
@@ -208,12 +212,16 @@ POLICIES: Mapping[str, NamedPolicy] = {
     "backlog-size": NamedPolicy(
         "backlogQuota",
         "backlogQuota",
-        "SIZE POLICY",
+        "SIZE POLICY|unlimited",
         _quota("limitSize", size),
         "destination_storage",
     ),
     "backlog-age": NamedPolicy(
-        "backlogQuota", "backlogQuota", "TIME POLICY", _quota("limitTime", seconds), "message_age"
+        "backlogQuota",
+        "backlogQuota",
+        "TIME POLICY|unlimited",
+        _quota("limitTime", seconds),
+        "message_age",
     ),
     "inactive-topics": NamedPolicy(
         "inactiveTopicPolicies", "inactiveTopicPolicies", "TIME [caught-up]|off", _inactive

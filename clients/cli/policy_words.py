@@ -1,7 +1,5 @@
 """Values of policies as people write them: `set` takes the words that `get` shows.
 
-A backlog quota without a limit is shown as `unlimited`; `remove` brings it back.
-
 The value comes from a broker, perhaps with more fields than a command can set, or with fewer.  A
 value that no words describe is shown as JSON.
 """

@@ -16,6 +16,13 @@ from daybook.clients.cli.admin_request import ask_admin as _ask
 from daybook.clients.cli.broker_client import LIMITS, check_reachable, parse_namespace, parse_topic
 from daybook.clients.cli.confirm import confirm, yes_option
 from daybook.clients.cli.errors import UserError
+from daybook.clients.cli.many_topics import (
+    Chosen,
+    ask_many,
+    names_argument,
+    show_failures,
+    show_summary,
+)
 from daybook.clients.cli.options import admin_url_option, client_arguments
 from daybook.clients.cli.output import (
     OutputFormat,
@@ -26,8 +33,17 @@ from daybook.clients.cli.output import (
 )
 from daybook.clients.cli.subscription_stats import subscription_type
 from daybook.clients.cli.topic_backlog import COMMANDS
+from daybook.clients.cli.topic_lookup import lookup
+from daybook.clients.cli.topic_patterns import parse_pattern
 from daybook.clients.cli.topic_policies import policies
 from daybook.clients.cli.topic_properties import parse_properties, properties
+from daybook.clients.cli.topic_rows import (
+    DELETION_COLUMNS,
+    STATS_COLUMNS,
+    clients_of,
+    deletion_row,
+    stats_row,
+)
 from daybook.clients.cli.watch import watch_option
 from daybook.clients.python.admin import Admin
 from daybook.clients.python.connect import connect
@@ -57,14 +73,14 @@ def topics() -> None:
     """
 
 
-for command in (*COMMANDS, *topic_admin.COMMANDS):
+for command in (*COMMANDS, *topic_admin.COMMANDS, lookup):
     topics.add_command(command)
 topics.add_command(policies)
 topics.add_command(properties)
 
 
 @topics.command()
-@click.argument("name")
+@names_argument
 @click.option(
     "--partitions",
     type=click.IntRange(1),
@@ -76,30 +92,42 @@ topics.add_command(properties)
 @admin_url_option
 @output_option
 def create(
-    name: str,
+    chosen: Chosen,
     partitions: int | None,
     pairs: tuple[str, ...],
     admin_url: str,
     output: OutputFormat,
 ) -> None:
-    """Create a topic."""
-    topic, found = parse_topic(name).full, parse_properties(pairs) or None
-    _ask(
-        admin_url,
-        lambda admin: admin.create_topic(topic, partitions=partitions or 0, properties=found),
-        changes=True,
-    )
+    """Create a topic, or several.
+
+    With several NAMEs, or names from a file, all topics get the same partitions and properties.  A
+    topic that fails does not end the command; its exit code is 1 then.
+    """
+    found = parse_properties(pairs) or None
+
+    async def ask(admin: Admin, topic: str) -> None:
+        await admin.create_topic(topic, partitions=partitions or 0, properties=found)
+
+    if chosen.several:
+        outcomes = ask_many(admin_url, "Creating topics", chosen.names, ask, changes=True)
+        show_summary(outcomes, "created", output)
+        return
+    topic = chosen.names[0]
+    _ask(admin_url, lambda admin: ask(admin, topic), changes=True)
     none = 0 if output == "json" else None
     write_record({"topic": topic, "partitions": partitions or none}, output)
 
 
 @topics.command(name="list")
+@click.argument("listed", required=False, metavar="[NAMESPACE]")
 @click.option(
-    "--namespace",
-    default="public/default",
-    show_default=True,
-    metavar="TENANT/NAME",
-    help="The namespace to list.",
+    "--namespace", metavar="TENANT/NAME", help="The namespace to list.  [default: public/default]"
+)
+@click.option(
+    "--pattern",
+    metavar="EXPRESSION",
+    help="List only topics with such a name: a regular expression for the whole of NAME, as app-.*,"
+    " or of TENANT/NAMESPACE/NAME.",
 )
 @click.option(
     "--after",
@@ -115,16 +143,28 @@ def create(
 @admin_url_option
 @output_option
 def list_(
-    namespace: str, after: str, limit: int | None, admin_url: str, output: OutputFormat
+    listed: str | None,
+    namespace: str | None,
+    pattern: str | None,
+    after: str,
+    limit: int | None,
+    admin_url: str,
+    output: OutputFormat,
 ) -> None:
-    """List the topics of a namespace.
+    """List the topics of a NAMESPACE, which is public/default if it is not given.
 
     A partitioned topic is one line with its number of partitions.  In pages, with --after or
     --limit, each partition is a line of its own.
     """
-    namespace = parse_namespace(namespace)
-    behind = parse_topic(after).full if after else ""
-    names = _ask(admin_url, lambda admin: admin.topics(namespace, after=behind, limit=limit or 0))
+    if listed and namespace and listed != namespace:
+        raise UserError(f"{listed} and --namespace {namespace} differ: give one of them.")
+    of = parse_namespace(listed or namespace or "public/default")
+    matches = None if pattern is None else parse_pattern(pattern)
+    behind = _behind(of, after)
+    asked = 0 if matches else limit or 0  # The brokers' pages know no pattern.
+    names = _ask(admin_url, lambda admin: admin.topics(of, after=behind, limit=asked))
+    if matches:
+        names = list(filter(matches, names))[:limit]
     if after or limit:
         write_rows([{"topic": name} for name in names], ("topic",), output)
         return
@@ -137,13 +177,26 @@ def list_(
     write_rows(rows, ("topic", "partitions"), output)
 
 
+def _behind(namespace: str, after: str) -> str:
+    """Return the full name of a topic of the namespace, which may be given as the name alone."""
+    if not after:
+        return ""
+    found = parse_topic(after if "/" in after else f"{namespace}/{after}")
+    if not found.persistent or found.namespace != namespace:
+        raise UserError(f"{after} is no topic of {namespace}, which is listed: see --namespace.")
+    return found.full
+
+
 @topics.command()
-@click.argument("name")
+@names_argument
 @admin_url_option
 @output_option
 @watch_option
-def stats(name: str, admin_url: str, output: OutputFormat) -> None:
+def stats(chosen: Chosen, admin_url: str, output: OutputFormat) -> None:
     """Show what a topic holds, what goes through it, and its subscriptions.
+
+    With several NAMEs, or names from a file, each topic is a line, and JSON has the statistics of
+    each by its full name.  The question loads topics that are not in memory.
 
     "messages in" and "messages out" count since the broker loaded the topic: they start at 0 again
     when a broker restarts or the topic moves to another broker.  "stored messages" and "offsets"
@@ -155,7 +208,10 @@ def stats(name: str, admin_url: str, output: OutputFormat) -> None:
 
     --output json writes the statistics as the broker sends them.
     """
-    topic = parse_topic(name).full
+    if chosen.several:
+        _stats_of_several(chosen, admin_url, output)
+        return
+    topic = chosen.names[0]
     if output == "json":
         write_record(_ask(admin_url, lambda admin: admin.stats(topic)), output)
         return
@@ -175,8 +231,20 @@ def stats(name: str, admin_url: str, output: OutputFormat) -> None:
         write_rows(rows, _SUBSCRIPTION_COLUMNS, output)
 
 
+def _stats_of_several(chosen: Chosen, admin_url: str, output: OutputFormat) -> None:
+    outcomes = ask_many(
+        admin_url, "Asking for statistics", chosen.names, lambda admin, name: admin.stats(name)
+    )
+    if output == "json":
+        write_record(outcomes.done, output)
+    else:
+        rows = [stats_row(name, found) for name, found in outcomes.done.items()]
+        write_rows(rows, STATS_COLUMNS, output)
+    show_failures(outcomes)
+
+
 @topics.command()
-@click.argument("name")
+@names_argument
 @click.option(
     "--force", is_flag=True, help="Delete the topic even if producers or consumers are connected."
 )
@@ -185,19 +253,24 @@ def stats(name: str, admin_url: str, output: OutputFormat) -> None:
 @admin_url_option
 @output_option
 def delete(
-    name: str, force: bool, yes: bool, dry_run: bool, admin_url: str, output: OutputFormat
+    chosen: Chosen, force: bool, yes: bool, dry_run: bool, admin_url: str, output: OutputFormat
 ) -> None:
-    """Delete a topic, with its messages and subscriptions."""
-    parsed = parse_topic(name)
+    """Delete a topic, or several, with their messages and subscriptions.
+
+    Several NAMEs, or names from a file, are one question with their number.  A topic that fails
+    does not end the command; its exit code is 1 then.
+    """
+    if chosen.several:
+        _delete_several(chosen, admin_url, output, force=force, yes=yes, dry_run=dry_run)
+        return
+    parsed = chosen.topics[0]
     topic = parsed.full
     found: dict[str, Any] = {}
     if dry_run or not yes:
         found = _ask(admin_url, lambda admin: admin.stats(topic))
     names = sorted(found.get("subscriptions", {}))
     if dry_run:
-        connected = len(found.get("publishers", [])) + sum(
-            len(each.get("consumers", [])) for each in found.get("subscriptions", {}).values()
-        )
+        connected = clients_of(found)
         record = {
             "dry run": True,
             "topic": topic,
@@ -216,16 +289,43 @@ def delete(
         yes=yes,
     )
 
-    async def ask(admin: Admin) -> None:
-        try:
-            await admin.delete_topic(topic, force=force)
-        except AdminError as error:
-            if error.status != _IN_USE or force:
-                raise
-            raise UserError(f"{error}: --force deletes it nevertheless.") from error
-
-    _ask(admin_url, ask, changes=True)
+    _ask(admin_url, lambda admin: _delete(admin, topic, force=force), changes=True)
     write_record({"deleted": topic}, output)
+
+
+async def _delete(admin: Admin, topic: str, *, force: bool) -> None:
+    try:
+        await admin.delete_topic(topic, force=force)
+    except AdminError as error:
+        if error.status != _IN_USE or force:
+            raise
+        raise UserError(f"{error}: --force deletes it nevertheless.") from error
+
+
+def _delete_several(
+    chosen: Chosen, admin_url: str, output: OutputFormat, *, force: bool, yes: bool, dry_run: bool
+) -> None:
+    if dry_run:
+        held = ask_many(
+            admin_url, "Asking for statistics", chosen.names, lambda admin, name: admin.stats(name)
+        )
+        rows = [deletion_row(name, found, force=force) for name, found in held.done.items()]
+        write_rows(rows, DELETION_COLUMNS, output)
+        show_failures(held)
+        return
+    connected = ", although producers and consumers may be connected" if force else ""
+    confirm(
+        f"Delete {chosen.shown()} with all messages and subscriptions{connected}?",
+        yes=yes,
+    )
+    outcomes = ask_many(
+        admin_url,
+        "Deleting topics",
+        chosen.names,
+        lambda admin, name: _delete(admin, name, force=force),
+        changes=True,
+    )
+    show_summary(outcomes, "deleted", output)
 
 
 @topics.command()

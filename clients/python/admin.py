@@ -587,14 +587,18 @@ def check_response(response: HttpResponse, where: str) -> None:
     if response.status >= 400:
         answer = _parsed(response.body)
         reason: object = answer
+        applied: bool | None = None
         if isinstance(answer, dict):
-            reason = cast("dict[str, object]", answer).get("reason")
+            fields = cast("dict[str, object]", answer)
+            reason = fields.get("reason")
+            applied = False if fields.get("applied") is False else None
         if response.status == _NOT_FOUND and answer in (None, "Not Found"):
             # A broker names the object that is missing; this server does not know the path.
             raise AdminError(
                 _NOT_FOUND, f"{where} has no admin interface: is that the HTTP port of a broker?"
             )
-        raise admin_error(response.status, str(reason or "no reason was given"))
+        text = str(reason or "no reason was given")
+        raise admin_error(response.status, text, applied=applied)
 
 
 def parse_admin_url(url: str) -> list[tuple[str, int]]:

@@ -34,6 +34,7 @@ The next step of a caller depends on two things, so every error has both:
       AdminError                an admin request was refused; `status` is the HTTP status
         NotFoundError           404
         ConflictError           409: it exists already
+        AdminNotReadyError      503: the broker cannot do it now, and has done nothing
         AdminAuthenticationError  401; an AuthenticationError, too
         AdminAuthorizationError   403; an AuthorizationError, too
       EndOfTopicError           the topic was terminated, and its last message was received
@@ -195,6 +196,10 @@ class ConflictError(AdminError):
     pass
 
 
+class AdminNotReadyError(AdminError):
+    remedy = Remedy.RETRY
+
+
 class AdminAuthenticationError(AdminError, AuthenticationError):
     def __init__(self, status: int, reason: str) -> None:
         BrokerError.__init__(self, _with_status(reason, status))
@@ -287,9 +292,16 @@ def is_quota_exception(error: BrokerError) -> bool:
     )
 
 
-def admin_error(status: int, reason: str) -> AdminError | AdminInDoubtError:
-    """Return the error for an HTTP status.  With 500 and above, a part may have been done."""
+def admin_error(
+    status: int, reason: str, *, applied: bool | None = None
+) -> AdminError | AdminInDoubtError:
+    """Return the error for an HTTP status.
+
+    With 500 and above, a part may have been done, unless `applied` is False.
+    """
     match status:
+        case 503 if applied is False:
+            return AdminNotReadyError(status, reason)
         case 401:
             return AdminAuthenticationError(status, reason)
         case 403:

@@ -23,6 +23,7 @@ from daybook.clients.python.credentials import NOBODY, Basic, Credentials, Token
 from daybook.clients.python.errors import (
     AdminError,
     AdminInDoubtError,
+    AdminNotReadyError,
     BrokerError,
     InDoubtError,
     TlsError,
@@ -309,7 +310,8 @@ class SinkRequests:
                     credentials=self._credentials,
                 )
             except AdminError as error:
-                if error.status != _BUSY or trio.current_time() >= deadline_s:
+                again = error.status == _BUSY or isinstance(error, AdminNotReadyError)
+                if not again or trio.current_time() >= deadline_s:
                     raise
             except (UnavailableError, TlsError, InDoubtError, AdminInDoubtError):
                 if trio.current_time() >= deadline_s:

@@ -14,7 +14,82 @@ _BY_LONG = "tests:tests/broker/control/test_answer_budget.py"
 _BY_MEMORY = "tests:tests/broker/control/test_answer_memory.py"
 _BY_REST = "tests:tests/broker/control/test_subscription_admin.py"
 
+_DELETION = "daybook.clients.cli.namespace_deletion"
+_BY_NAMESPACES = "tests:tests/clients/cli/test_namespaces.py"
+
 MUTANTS = [
+    Mutant(
+        id="CL9 cut",
+        rule="without a broker no further topic is tried -> all are",
+        module="daybook.clients.cli.many_topics",
+        name="_ask_each",
+        replacement=Edit("while waiting and not stopped:", "while waiting:"),
+        caught_by="tests:tests/clients/cli/test_many_topics.py -k bounded",
+    ),
+    Mutant(
+        id="CL9 exit",
+        rule="the exit code tells that a topic failed -> that the command ended",
+        module="daybook.clients.cli.many_topics",
+        name="show_failures",
+        replacement=Edit("if outcomes.failed or outcomes.untried:", "if False:"),
+        caught_by="tests:tests/clients/cli/test_many_topics.py -k exit_code",
+    ),
+    Mutant(
+        id="CL9 begun",
+        rule="a refusal says that nothing was done if that is known -> whenever it is a 503",
+        module="daybook.broker.admin.handling",
+        name="refused",
+        replacement=Edit("isinstance(error, NotBegunError)", "error.status == 503"),
+        caught_by="tests:tests/broker/control/test_admin.py -k nothing_was_done",
+    ),
+    Mutant(
+        id="CL9 doubt",
+        rule="a 503 leaves open what was done unless it tells -> nothing was done",
+        module="daybook.clients.python.errors",
+        name="admin_error",
+        replacement=Edit("case 503 if applied is False:", "case 503:"),
+        caught_by="tests:tests/clients/python/test_admin.py -k leave_it_open",
+    ),
+    Mutant(
+        id="CL9 short",
+        rule="a short name is one of the list -> it stands as it is, and the first page comes",
+        module="daybook.broker.admin.topics",
+        name="_full_name",
+        replacement=Edit('after if "/" in after else root + after', "after"),
+        caught_by="tests:tests/broker/control/test_pages.py -k in_pages",
+    ),
+    Mutant(
+        id="CL9 elsewhere",
+        rule="a page behind a topic of another namespace is refused -> it is wrong",
+        module="daybook.broker.admin.topics",
+        name="_full_name",
+        replacement=Edit("if not full.startswith(root):", "if False:"),
+        caught_by="tests:tests/broker/control/test_pages.py -k in_pages",
+    ),
+    Mutant(
+        id="CL8 marked",
+        rule="a namespace that a broker works on is waited for -> it is asked for at once",
+        module=_DELETION,
+        name="_Deletion._wait_for_end",
+        replacement=Edit("None if self._marked else free_from or now()", "free_from or now()"),
+        caught_by=f"{_BY_NAMESPACES} -k asked_for_again",
+    ),
+    Mutant(
+        id="CL8 nowhere",
+        rule="a deletion is asked for again while topics go -> whatever happens",
+        module=_DELETION,
+        name="_Deletion.run",
+        replacement=Edit("self._left >= before and not stalled", "False"),
+        caught_by=f"{_BY_NAMESPACES} -k gets_nowhere",
+    ),
+    Mutant(
+        id="CL8 clients",
+        rule="clients that nobody may count are unknown -> there are none",
+        module="daybook.clients.cli.bundle_loads",
+        name="connected_to",
+        replacement=Edit("consumers)\n    return None", "consumers)\n    return Connected(0, 0)"),
+        caught_by=f"{_BY_NAMESPACES} -k counted",
+    ),
     Mutant(
         id="CL1 asked",
         rule="what destroys something needs --yes without a terminal -> it is done",

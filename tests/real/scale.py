@@ -30,7 +30,12 @@ import trio
 from daybook.clients.python.admin import Admin
 from daybook.clients.python.client import Client
 from daybook.clients.python.connect import connect
-from daybook.clients.python.errors import AdminInDoubtError, BrokerError, ConflictError
+from daybook.clients.python.errors import (
+    AdminInDoubtError,
+    AdminNotReadyError,
+    BrokerError,
+    ConflictError,
+)
 from daybook.clients.python.http import http_request
 from daybook.clients.python.producer import Producer
 from daybook.clients.testing.standalone import StandaloneProcess
@@ -189,7 +194,7 @@ class Run:
         while True:
             try:
                 await admin.create_topic(name_of(number))
-            except AdminInDoubtError:
+            except (AdminInDoubtError, AdminNotReadyError):
                 await trio.sleep(_RETRY_S)
             except ConflictError:
                 return  # by an earlier attempt

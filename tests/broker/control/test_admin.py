@@ -1,5 +1,6 @@
 """The admin REST API over real HTTP, of two brokers that share a store; the topics are fakes."""
 
+import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, cast
@@ -30,6 +31,7 @@ from daybook.broker.ownership.hand_over import HandOvers
 from daybook.broker.ownership.load_report import LoadReports
 from daybook.broker.ownership.peer_calls import PeerCalls
 from daybook.broker.ownership.peer_network import PeerNetwork
+from daybook.clients.python.http import http_request
 from daybook.wire.http import HttpPort
 from daybook.wire.logging import silent_log
 from daybook.wire.tcp import TcpNetwork
@@ -590,6 +592,31 @@ async def test_lookup_brokers_health_and_metrics() -> None:
         one.broker.session.suspend()
         assert "no contact with the metadata store" in await text(one, "/readyz")
         assert await text(one, "/healthz") == "ok"
+
+
+async def test_a_refusal_says_if_nothing_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lost(*_: object, **__: object) -> None:
+        raise UnavailableError("the metadata store has not answered")
+
+    async with two_brokers() as (one, _):
+        url = one.url.rpartition("/")[2]
+        host, port = url.split(":")
+
+        async def applied(method: str, path: str) -> object:
+            found = await http_request(
+                TcpNetwork(), host, int(port), method, path, None, timeout_s=60
+            )
+            assert found.status == 503, found
+            return json.loads(found.body).get("applied")
+
+        await one("PUT", f"{TOPICS}/t", authoritative="true")  # This broker owns a bundle.
+        monkeypatch.setattr(one.topics, "delete", lost)
+        monkeypatch.setattr(one.topics, "stored", lost)
+        assert await applied("DELETE", f"{TOPICS}/t") is None, "it may have been deleted"
+        assert await applied("GET", TOPICS) is False, "a question changes nothing"
+        one.broker.session.suspend()
+        assert await applied("PUT", f"{TOPICS}/u") is False, "its owner is not known"
+        assert await applied("DELETE", f"{TOPICS}/u") is False
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,14 @@ async def test_a_list_of_topics_comes_in_pages() -> None:
         assert await one("GET", TOPICS, limit="3", after=NAMES[2]) == NAMES[3:6]
         assert await one("GET", TOPICS, after=NAMES[5]) == NAMES[6:]
         assert await one("GET", TOPICS, after=NAMES[6], limit="3") == []
+        assert await one("GET", TOPICS, limit="2", after="t-2") == NAMES[3:5]
+        for other in (
+            "persistent://public/other/t-2",
+            "non-persistent://public/default/t-2",
+            "public/t-2",
+        ):
+            with pytest.raises(PreconditionError, match="no topic of this list"):
+                await one("GET", TOPICS, limit="2", after=other)
         for wrong in ("0", "-1", "many", "²"):
             with pytest.raises(PreconditionError, match="limit must be a number from 1 on"):
                 await one("GET", TOPICS, limit=wrong)

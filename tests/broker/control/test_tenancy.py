@@ -45,7 +45,10 @@ async def test_tenants_and_namespaces_come_and_go(autojump_clock: MockClock) -> 
         with pytest.raises(ConflictError):
             await one.tenancy.create_tenant("t", TenantInfo())
         await one.tenancy.create_namespace("t/ns")
-        with pytest.raises(ConflictError):
+        with pytest.raises(ConflictError, match="exists already"):
+            await one.tenancy.create_namespace("t/ns")
+        await one.tenancy.mark_deleted("t/ns", deleted=True)
+        with pytest.raises(ConflictError, match="is being deleted"):
             await one.tenancy.create_namespace("t/ns")
         assert (await one.policies.bundles("t/ns")) == Bundles.equal(4)
         with pytest.raises(ConflictError):

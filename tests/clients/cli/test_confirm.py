@@ -24,6 +24,7 @@ def orders(fake_admin: FakeAdmin) -> FakeAdmin:
     answers["GET", f"{ROOT}/partitions"] = 200, {"partitions": 0}
     answers["GET", f"{ROOT}/stats"] = 200, STATS
     answers["GET", "/admin/v2/persistent/shop/eu"] = 200, []
+    answers["GET", "/admin/v2/namespaces/shop/eu"] = 200, {}
     answers["POST", f"{ROOT}/terminate"] = 200, LAST
     answers["POST", f"{SUB}/skip_all"] = 204, None
     answers["DELETE", "/admin/v2/schemas/public/default/orders/schema?force=false"] = (

@@ -55,6 +55,7 @@ SAID = {
             {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
         ),
         ("retention", ["0s", "0"], {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}),
+        ("retention", ["0", "0"], {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}),
         ("retention", ["1m", "1B"], {"retentionTimeInMinutes": 1, "retentionSizeInMB": 1}),
         (
             "backlog-size",
@@ -140,6 +141,38 @@ def test_each_policy_is_shown_in_the_words_that_set_it() -> None:
         assert policy_words.words(name, value) == said
         again = policies.parse(name, policies.POLICIES[name], said.split())
         assert again == value
+
+
+# Values that a broker may have, at the ends of their ranges.
+HELD: list[tuple[str, object]] = [
+    *(
+        ("retention", {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes})
+        for minutes in (-1, 0, 1, 10_081)
+        for megabytes in (-1, 0, 1, 1 << 20)
+    ),
+    *((name, value) for name in ("message-ttl", "subscription-expiry") for value in (0, 1, 90_061)),
+    *((name, 0) for name in ("max-producers", "max-topics", "max-message-size")),
+    *(("backlog-size", {"limitSize": n, "policy": "producer_exception"}) for n in (-1, 0, 1023)),
+    *(("backlog-age", {"limitTime": n, "policy": "producer_exception"}) for n in (-1, 0, 61)),
+    *(
+        ("publish-rate", {"publishThrottlingRateInMsg": n, "publishThrottlingRateInByte": n})
+        for n in (-1, 0, 1)
+    ),
+    *(
+        ("subscribe-rate", {"subscribeThrottlingRatePerConsumer": n, "ratePeriodInSecond": 30})
+        for n in (-1, 0, 1)
+    ),
+    ("delayed-delivery", {"active": False}),
+    ("auto-topic-creation", {"allowAutoTopicCreation": True, "topicType": "non-partitioned"}),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), HELD)
+def test_everything_that_is_shown_is_taken_back(name: str, value: object) -> None:
+    shown = policy_words.words(name, value)
+    assert shown is not None
+    again = policies.parse(name, policies.POLICIES[name], shown.split())
+    assert policy_words.words(name, again) == shown
 
 
 def test_what_no_words_describe_is_shown_as_it_is() -> None:
@@ -237,7 +270,7 @@ def test_namespaces_are_listed_created_and_deleted(daybook: Daybook, fake_admin:
     base = "/admin/v2/namespaces/public"
     fake_admin.answers["GET", base] = 200, ["public/default"]
     fake_admin.answers["PUT", f"{base}/new"] = 204, None
-    fake_admin.answers["GET", f"{base}/new/topics"] = 200, []
+    fake_admin.answers["GET", f"{base}/new"] = 200, {}
     fake_admin.answers["GET", "/admin/v2/persistent/public/new"] = 200, []
     fake_admin.answers["DELETE", f"{base}/new"] = 204, None
     assert "public/default" in daybook("namespaces", "list")[1]

@@ -36,6 +36,7 @@ def test_a_namespace_with_topics_is_deleted_by_force(
 ) -> None:
     topics = ["persistent://shop/eu/a"]
     fake_admin.answers["GET", "/admin/v2/persistent/shop/eu"] = 200, topics
+    fake_admin.answers["GET", NAMESPACE] = 200, {}
     code, _, err = daybook("namespaces", "delete", "shop/eu")
     assert code == 1
     assert "has 1 topic: delete them first, or add --force" in err

@@ -33,6 +33,18 @@ def test_what_exists_already_is_said_in_one_sentence(
     assert (code, out, err) == (1, "", "Error: the topic exists already (HTTP 409).\n")
 
 
+def test_a_request_that_did_not_begin_is_not_in_doubt(
+    daybook: Daybook, fake_admin: FakeAdmin
+) -> None:
+    reason = "this broker has no contact with the metadata store, so it cannot look up topics"
+    fake_admin.answers["PUT", f"{ROOT}/orders"] = 503, {"reason": reason, "applied": False}
+    code, _, err = daybook("topics", "create", "orders")
+    assert (code, "The request was not carried out." in err) == (1, True)
+    assert "may have been" not in err
+    fake_admin.answers["PUT", f"{ROOT}/orders"] = 503, {"reason": "it may not have been created"}
+    assert "may have been carried out" in daybook("topics", "create", "orders")[2]
+
+
 def test_list_counts_partitions(daybook: Daybook, fake_admin: FakeAdmin) -> None:
     names = [NAME, *(f"persistent://public/default/p-partition-{n}" for n in range(3))]
     fake_admin.answers["GET", ROOT] = 200, names
@@ -247,6 +259,11 @@ def test_list_in_pages_names_each_partition(daybook: Daybook, fake_admin: FakeAd
     )
     assert code == 0
     assert json.loads(out) == [{"topic": name} for name in names]
+    query = "after=persistent%3A%2F%2Fshop%2Feu%2Forders"
+    fake_admin.answers["GET", f"/admin/v2/persistent/shop/eu?{query}"] = 200, []
+    assert daybook("topics", "list", "--namespace", "shop/eu", "--after", "orders")[0] == 0
+    code, _, err = daybook("topics", "list", "--namespace", "shop/eu", "--after", NAME)
+    assert (code, "is no topic of shop/eu" in err) == (1, True)
 
 
 def test_explain_topic_says_in_which_step_a_load_is(

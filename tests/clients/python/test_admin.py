@@ -106,6 +106,11 @@ async def test_refusals_say_why_and_failures_leave_it_open() -> None:
     assert "it exists" in str(refused)
     assert (await fails(http(404, "gone"), daybook.NotFoundError)).outcome.name == "NOT_APPLIED"
     assert (await fails(http(500), daybook.AdminInDoubtError)).outcome is daybook.Outcome.UNKNOWN
+    not_begun = http(503, '{"reason": "no contact", "applied": false}')
+    not_ready = await fails(not_begun, daybook.AdminNotReadyError)
+    assert (not_ready.outcome, not_ready.remedy.name) == (daybook.Outcome.NOT_APPLIED, "RETRY")
+    for unclear in ('{"reason": "no contact"}', '{"reason": "x", "applied": true}', "false"):
+        await fails(http(503, unclear), daybook.AdminInDoubtError)
     assert (await fails(None, daybook.ConnectionLostError)).outcome is daybook.Outcome.UNKNOWN
     assert (await fails(b"nonsense\r\n\r\n", daybook.ConnectionLostError)).outcome.name == "UNKNOWN"
 
