@@ -18,7 +18,7 @@ PATIENCE_S = 180.0
 NAMES = {
     *("brokers", "versions", "metadata store", "bookies", "disks", "copies", "sinks"),
     *("token files", "waiting topics", "lists of ledgers", "Spark subscriptions", "subscriptions"),
-    *("retention", "topics looked at"),
+    *("retention", "topics looked at", "loads of topics", "sessions"),
 }
 
 
@@ -30,7 +30,7 @@ def daybook(cluster: StandaloneProcess, *words: str) -> "subprocess.CompletedPro
 
 def look(cluster: StandaloneProcess, *options: str) -> tuple[int, dict[str, dict[str, Any]]]:
     done = daybook(cluster, "doctor", "--output", "json", *options)
-    assert done.returncode in (0, 1), done.stderr
+    assert done.returncode in (0, 1, 2), done.stderr
     checks = {check["name"]: check for check in json.loads(done.stdout)}
     assert set(checks) == NAMES
     return done.returncode, checks
@@ -144,7 +144,7 @@ def test_a_broker_that_hangs_is_named_in_time(broken: StandaloneProcess) -> None
         took_s = time.monotonic() - began
     finally:
         assert daybook(broken, "local", "resume", "broker-1").returncode == 0
-    assert code == 1
+    assert code in (1, 2)
     assert took_s < 60
     assert checks["brokers"]["verdict"] in ("failed", "attention")  # failed while it is registered
     assert any(
