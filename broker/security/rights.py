@@ -156,6 +156,7 @@ _ADMIN_ROWS = (
         " /daybook/bundles/{tenant}/{namespace}/{bundle}/pass-on"
         " /daybook/bundles/{tenant}/{namespace}/{bundle}/take",
     ),
+    (Right.SUPER_USER, "GET", "/daybook/bundles/{tenant}/{namespace}"),
     (Right.SUPER_USER, "GET", "/daybook/sinks"),
     (Right.STAGE, "GET", "/daybook/sinks/{sink}"),
     (

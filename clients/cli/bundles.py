@@ -3,6 +3,8 @@
 import itertools
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -14,11 +16,12 @@ from daybook.clients.cli.not_found import hint
 from daybook.clients.cli.options import admin_url_option, client_arguments
 from daybook.clients.cli.output import OutputFormat, output_option, write_record, write_rows
 from daybook.clients.python.admin import Admin
-from daybook.clients.python.errors import AdminError, BrokerError
+from daybook.clients.python.errors import AdminError, BrokerError, NotFoundError
 from daybook.wire.topics import url_encode
 
 _LISTED = ("bundle", "broker")
-_CARRIED = ("topics", "messages in/s", "messages out/s")
+_CARRIED = ("loaded topics", "messages in/s", "messages out/s")
+_MOVING = ("moving to", "moving since")
 _OTHERS = ""
 _LOAD_S = 3.0
 _ALGORITHMS = {"range": "range_equally_divide", "topics": "topic_count_equally_divide"}
@@ -37,8 +40,34 @@ def _path(namespace: str, bundle: str = "") -> str:
     return f"/admin/v2/namespaces/{namespace}" + (f"/{url_encode(bundle)}" if bundle else "")
 
 
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """The broker of a bundle; "" if it has none.  `moving_to` is the next one, if it moves."""
+
+    broker: str = ""
+    moving_to: str = ""
+    since_ms: int | None = None
+
+
 async def _owners(admin: Admin, namespace: str) -> dict[str, str]:
     """Return the broker of each bundle of the namespace; "" if it has none."""
+    return {bundle: each.broker for bundle, each in (await _bundles(admin, namespace)).items()}
+
+
+async def _bundles(admin: Admin, namespace: str) -> dict[str, _Owner]:
+    path = f"/admin/v2/daybook/bundles/{namespace}"
+    try:
+        rows: list[dict[str, Any]] = await admin.call("GET", path)
+    except NotFoundError:  # This broker is older, or there is no such namespace.
+        owners = await _owners_told_by_each(admin, namespace)
+        return {bundle: _Owner(broker) for bundle, broker in owners.items()}
+    return {
+        each["bundle"]: _Owner(each["broker"], each["movingTo"], each["movingSinceMs"])
+        for each in rows
+    }
+
+
+async def _owners_told_by_each(admin: Admin, namespace: str) -> dict[str, str]:
     boundaries = (await admin.bundles(namespace))["boundaries"]
     owners = {f"{low}_{high}": "" for low, high in itertools.pairwise(boundaries)}
     for broker in await admin.brokers():
@@ -57,25 +86,36 @@ async def _owners(admin: Admin, namespace: str) -> dict[str, str]:
 def list_(namespace: str, admin_url: str, output: OutputFormat) -> None:
     """List the bundles of a NAMESPACE with the brokers that serve them, and what they carry.
 
-    The topics are those that are loaded.  A - is shown if a broker does not answer.
+    Topics that are not loaded are not counted.  The rates are means of the last whole minute, so
+    they lag behind by up to two.  A - is shown if a broker does not answer.
+
+    A bundle that its broker hands over has the next broker, and the time at which that began, in
+    two further columns.  Its loaded topics are those that the first broker still has.
     """
     name = parse_namespace(namespace)
 
-    async def ask(admin: Admin) -> tuple[dict[str, str], dict[str, Mapping[str, Any]]]:
-        owners = await _owners(admin, name)
-        return owners, await _loads(admin_url, {*owners.values()} - {""})
+    async def ask(admin: Admin) -> tuple[dict[str, _Owner], dict[str, Mapping[str, Any]]]:
+        owners = await _bundles(admin, name)
+        return owners, await _loads(admin_url, {each.broker for each in owners.values()} - {""})
 
     owners, loads = ask_admin(admin_url, ask)
     rows: list[dict[str, object]] = []
-    for bundle, broker in owners.items():
-        carried = loads.get(broker, {})
+    for bundle, owner in owners.items():
+        carried = loads.get(owner.broker, {})
         stats = carried.get(f"{name}/{bundle}", carried.get(_OTHERS))
-        row: dict[str, object] = {"bundle": bundle, "broker": broker}
-        row["topics"] = None if stats is None else stats.get("topics", 0)
+        row: dict[str, object] = {"bundle": bundle, "broker": owner.broker}
+        row["loaded topics"] = None if stats is None else stats.get("topics", 0)
         row["messages in/s"] = None if stats is None else round(stats.get("msgRateIn", 0.0), 1)
         row["messages out/s"] = None if stats is None else round(stats.get("msgRateOut", 0.0), 1)
+        row["moving to"] = owner.moving_to or None
+        row["moving since"] = None if owner.since_ms is None else _time(owner.since_ms)
         rows.append(row)
-    write_rows(rows, (*_LISTED, *_CARRIED), output)
+    moving = _MOVING if any(each.moving_to for each in owners.values()) else ()
+    write_rows(rows, (*_LISTED, *_CARRIED, *moving), output)
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 async def _loads(admin_url: str, brokers: Iterable[str]) -> dict[str, Mapping[str, Any]]:

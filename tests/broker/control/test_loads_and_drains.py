@@ -136,7 +136,8 @@ async def test_decisions_are_counted_by_their_ends(
         one, _ = await start(cluster, dry_run=dry_run)
 
         async def move(*_: object) -> None:
-            await trio.lowlevel.checkpoint()
+            (now,) = (await one.operations.decisions()).decisions
+            assert (now.outcome, now.target) == ("under way", "two:8080")
             if error is not None:
                 raise error
 
