@@ -56,7 +56,7 @@ def list_(admin_url: str, output: OutputFormat) -> None:
             "broker": each["broker"],
             "leads": "yes" if each["leads"] else "",
             "bundles": each["bundles"],
-            "loaded topics": each["topics"],
+            "loaded topics": each["topics"] if each["reportedMs"] else None,
             "load": each["load"],
             "reported": _reported(each),
         }
@@ -74,22 +74,18 @@ def load(admin_url: str, output: OutputFormat) -> None:
     Topics that are not loaded are not counted.  The rates are means of a whole minute, and a broker
     reports again when its load has changed by a tenth, so they lag behind by some minutes.
     """
-    rows = [
-        {
-            "broker": each["broker"],
-            "load": each["load"],
-            "bundles": each["bundles"],
-            "loaded topics": each["topics"],
-            "producers": each["producers"],
-            "consumers": each["consumers"],
-            "messages in/s": round(each["msgRateIn"], 1),
-            "messages out/s": round(each["msgRateOut"], 1),
-            "bytes in/s": round(each["msgThroughputIn"]),
-            "bytes out/s": round(each["msgThroughputOut"]),
-            "reported": _reported(each),
-        }
-        for each in ask_admin(admin_url, _rows)
-    ]
+    rows: list[dict[str, object]] = []
+    for each in ask_admin(admin_url, _rows):
+        row = {"broker": each["broker"], "load": each["load"], "bundles": each["bundles"]}
+        if each["reportedMs"]:  # Otherwise nothing of this is known.
+            row["loaded topics"] = each["topics"]
+            row["producers"], row["consumers"] = each["producers"], each["consumers"]
+            row["messages in/s"] = round(each["msgRateIn"], 1)
+            row["messages out/s"] = round(each["msgRateOut"], 1)
+            row["bytes in/s"] = round(each["msgThroughputIn"])
+            row["bytes out/s"] = round(each["msgThroughputOut"])
+        row["reported"] = _reported(each)
+        rows.append({column: row.get(column) for column in _LOADS})
     write_rows(rows, _LOADS, output)
 
 

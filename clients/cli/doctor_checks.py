@@ -96,6 +96,9 @@ def _with_remedy(check: Check, answers: ClusterAnswers) -> Check:
         for why, remedy in answers.remedies.items():
             if any(why in text for text in texts):
                 return replace(check, remedy=remedy)
+        if check.remedy == _ASK_AGAIN and isinstance(answers.store, Unknown) and answers.store.away:
+            # Brokers that have lost contact with ZooKeeper cannot answer many questions.
+            return replace(check, remedy=NO_ZOOKEEPER_REMEDY)
     return check
 
 
@@ -109,14 +112,7 @@ def check_brokers(answers: ClusterAnswers) -> Check:
     """
     name, registered = "brokers", answers.registered
     if isinstance(registered, Unknown):
-        return Check(
-            name,
-            "unknown",
-            f"It is not known which brokers are registered: {registered.why}.",
-            "`daybook local status` shows the parts of a standalone cluster; --admin-url says"
-            " where brokers are.",
-            [registered.why],
-        )
+        return _check_some_brokers(answers, registered)
     if not registered:
         remedy = "Start one with `daybook broker` (`daybook local start broker-1`)."
         return Check(name, "failed", "No broker is registered.", remedy)
@@ -139,6 +135,28 @@ def check_brokers(answers: ClusterAnswers) -> Check:
     if unasked:
         return _unknown(name, unasked)
     return Check(name, "ok", f"Every registered broker answers and is ready ({len(registered)}).")
+
+
+def _check_some_brokers(answers: ClusterAnswers, registered: Unknown) -> Check:
+    """Check the brokers that were asked, although it is not known which ones are registered."""
+    unready = {
+        broker: f"{broker} is not ready: {said.ready}"
+        for broker, said in sorted(answers.brokers.items())
+        if said.answers and said.ready
+    }
+    why = f"It is not known which brokers are registered: {registered.why}."
+    if unready:
+        items = list(unready.values())
+        remedy = _ask_it(answers, next(iter(unready)))
+        return Check("brokers", "failed", f"{_these(items)}. {why}", remedy, items)
+    return Check(
+        "brokers",
+        "unknown",
+        why,
+        "`daybook local status` shows the parts of a standalone cluster; --admin-url says where"
+        " brokers are.",
+        [registered.why],
+    )
 
 
 def _ask_it(answers: ClusterAnswers, broker: str) -> str:

@@ -37,24 +37,29 @@ def look(cluster: StandaloneProcess, *options: str) -> tuple[int, dict[str, dict
 
 
 def wait_well(cluster: StandaloneProcess, *options: str) -> dict[str, dict[str, Any]]:
-    """Wait until nothing needs attention; a bookie that starts needs a moment."""
+    """Wait until nothing needs attention; a bookie that starts needs a moment.
+
+    A broker may have lost a session on a busy machine, and tells so for a day: that is left out.
+    """
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        code, checks = look(cluster, *options)
-        if code == 0:
+        _, checks = look(cluster, *options)
+        del checks["sessions"]
+        if {check["verdict"] for check in checks.values()} == {"ok"}:
             return checks
         assert time.monotonic() < deadline, checks
 
 
 def test_a_whole_cluster_needs_nothing(broken: StandaloneProcess) -> None:
     checks = wait_well(broken)
-    assert {check["verdict"] for check in checks.values()} == {"ok"}
     assert checks["brokers"]["sentence"] == "Every registered broker answers and is ready (3)."
     assert checks["bookies"]["sentence"] == "Every bookie takes entries (3), for 3 copies of each."
     # Each address alone is enough: the cluster tells the other one.
     for given in (["--admin-url", broken.admin_url], ["--zookeeper", broken.zookeeper]):
         done = run_here("doctor", "--output", "json", *given)
-        assert done.returncode == 0, done.stdout
+        checks = {check["name"]: check for check in json.loads(done.stdout)}
+        del checks["sessions"]
+        assert {check["verdict"] for check in checks.values()} == {"ok"}, done.stdout
 
 
 def test_a_bookie_that_was_killed_is_named_until_it_is_back(broken: StandaloneProcess) -> None:
@@ -153,3 +158,6 @@ def test_a_broker_that_hangs_is_named_in_time(broken: StandaloneProcess) -> None
     )
     assert checks["sinks"]["verdict"] == "ok"  # The other brokers have answered.
     wait_well(broken)
+    _, checks = look(broken)
+    assert checks["sessions"]["verdict"] == "attention"
+    assert any(each.startswith(f"{address} ") for each in checks["sessions"]["items"])

@@ -169,6 +169,10 @@ def test_brokers_are_listed_with_their_loads(daybook: Daybook, fake_admin: FakeA
     (row,) = json.loads(out)
     assert (row["messages in/s"], row["bytes in/s"]) == (10.0, 100)
     assert row["reported"].startswith("2023-11-14T22:13:20")
+    fake_admin.answers["GET", "/admin/v2/daybook/brokers"] = 200, [{**ROW, "reportedMs": 0}]
+    for words in ("list", "load"):
+        (row,) = json.loads(daybook("brokers", words, "--output", "json")[1])
+        assert (row["loaded topics"], row["reported"]) == (None, "never"), "0 would be a claim"
 
 
 def test_a_broker_is_drained(daybook: Daybook, fake_admin: FakeAdmin) -> None:

@@ -310,6 +310,13 @@ def test_a_metadata_store_that_is_known_to_be_away_has_failed() -> None:
     assert (check.name, check.verdict) == ("metadata store", "failed")
     assert check.sentence.endswith("nobody listens at zk:2181.")
     assert "daybook local start zookeeper" in check.remedy
+    answers.registered = answers.sinks = Unknown("there was no contact with the metadata store")
+    answers.brokers["a:1"].ready = "no contact with the metadata store"
+    checks = {check.name: check for check in all_checks(answers)}
+    assert checks["brokers"].verdict == "failed", "what it says of itself is known"
+    assert checks["brokers"].items == ["a:1 is not ready: no contact with the metadata store"]
+    assert checks["sinks"].verdict == "unknown"
+    assert checks["sinks"].remedy == check.remedy
 
 
 # -- topics
