@@ -196,14 +196,18 @@ def check_token_files(answers: ClusterAnswers) -> Check:
 
 
 def _activities(answers: ClusterAnswers) -> tuple[dict[str, Activity], list[str]]:
-    """Return what the brokers tell of themselves, and which do not tell, and why."""
+    """Return what the brokers tell of themselves, and which do not tell, and why.
+
+    A broker that is not registered, and is only named in the admin URL, need not tell.
+    """
     told: dict[str, Activity] = {}
     unseen: list[str] = []
+    registered = answers.registered
     for broker, said in sorted(answers.brokers.items()):
-        if isinstance(said.activity, Unknown):
-            unseen.append(f"{broker}: {said.activity.why}")
-        else:
+        if not isinstance(said.activity, Unknown):
             told[broker] = said.activity
+        elif isinstance(registered, Unknown) or broker in registered:
+            unseen.append(f"{broker}: {said.activity.why}")
     return told, unseen if answers.brokers else ["no broker was asked"]
 
 
@@ -486,11 +490,13 @@ def check_loads(answers: ClusterAnswers) -> Check:
             " what a topic waits for.",
             items,
         )
-    if unseen:
-        return _unknown(name, unseen)
+    note = f"A note: topics are being loaded, or requests wait: {_these(items)}."
+    if unseen:  # After the loss of a broker it is silent for a while, and others load its topics.
+        rest = _unknown(name, unseen)
+        words = f"{note} {rest.sentence}" if items else rest.sentence
+        return replace(rest, sentence=words, items=[*items, *unseen])
     if items:
-        sentence = f"A note: topics are being loaded, or requests wait: {_these(items)}."
-        return Check(name, "ok", sentence, "Wait; `daybook doctor` shows what is left.", items)
+        return Check(name, "ok", note, "Wait; `daybook doctor` shows what is left.", items)
     return Check(name, "ok", "No broker is loading topics, and no client waits for its turn.")
 
 

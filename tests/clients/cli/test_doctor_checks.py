@@ -350,6 +350,10 @@ def test_loads_of_topics(activity: Activity, verdict: str, words: str) -> None:
         assert f"daybook explain topic {ORDERS}" in check.remedy
     answers.brokers["a:1"].activity = SILENT
     assert check_loads(answers).verdict == ("unknown" if verdict == "ok" else verdict)
+    assert words in check_loads(answers).sentence or not activity.loading
+    gone = replace(answers, registered=["b:1"])
+    assert check_loads(gone) == check, "only the admin URL names the broker that is gone"
+    assert check_sessions(gone).verdict == "ok"
 
 
 SINKS: list[tuple[list[Sink], str, str]] = [
