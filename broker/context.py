@@ -11,7 +11,7 @@ from daybook.broker.security.authorization import Authorization
 from daybook.broker.service.connection import ConnectionContext
 from daybook.broker.service.frame_turns import FrameTurns
 from daybook.broker.service.lookup import Lookups
-from daybook.broker.service.request_turns import RequestTurns
+from daybook.broker.service.request_turns import ClientTurns, RequestTurns
 from daybook.broker.service.role_use import RoleUse
 from daybook.broker.topics.topics import Topics
 
@@ -27,18 +27,23 @@ class BrokerContext(ConnectionContext):
     schemas: SchemaAdmission
     authorization: Authorization | None = None  # None: each client may do everything
     ledgers_url: str  # where the ledgers are, for clients that read them themselves
+    turns: ClientTurns
     frame_turns: FrameTurns = field(default_factory=FrameTurns)
-    request_turns: RequestTurns = field(init=False)
-    lookup_turns: RequestTurns = field(init=False)
     role_use: RoleUse = field(init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "request_turns", RequestTurns(self.limits.requests))
-        object.__setattr__(self, "lookup_turns", RequestTurns(self.limits.lookups))
         config = self.config
         most = config.producers_per_role_max, config.consumers_per_role_max
         object.__setattr__(self, "role_use", RoleUse(*most, frozenset(config.super_users)))
+
+    @property
+    def request_turns(self) -> RequestTurns:
+        return self.turns.requests
+
+    @property
+    def lookup_turns(self) -> RequestTurns:
+        return self.turns.lookups
 
     async def run(self) -> None:
         """Give all connections their turns, and log refusals; run forever."""

@@ -246,6 +246,7 @@ class BrokerMetrics:
 
     def _of_host(self) -> Iterator[Metric]:
         """Yield what this broker holds now."""
+        loads = self._topics.loads.counts()
         old = sum(
             cursor.old_records > 0
             for topic in self._topics.loaded.values()
@@ -254,6 +255,17 @@ class BrokerMetrics:
         for name, text, value in (
             ("connections", "Open client connections.", self._clients.connections),
             ("bundles", "Bundles of topics that this broker owns.", len(self._ownership.owned)),
+            ("topic_loads", "Topics that this broker is loading.", loads.under_way),
+            (
+                "topic_loads_waiting",
+                "Topics that wait until other topics are loaded.",
+                loads.waiting,
+            ),
+            (
+                "topic_load_wait_seconds",
+                "For how long the oldest of these has waited.",
+                loads.oldest_wait_s,
+            ),
             (
                 "in_contact",
                 "1 while this broker is in contact with the metadata store, else 0.",
@@ -279,6 +291,11 @@ class BrokerMetrics:
                 "connections_refused",
                 "Client connections refused because there were too many.",
                 self._clients.refused,
+            ),
+            (
+                "sessions_lost",
+                "Sessions with ZooKeeper that this broker lost, and all of its topics with each.",
+                self._ownership.sessions_lost,
             ),
             (
                 "orphaned_ledgers_removed",

@@ -67,6 +67,7 @@ from daybook.broker.service.accept import ClientPort
 from daybook.broker.service.handlers import serve_client
 from daybook.broker.service.lookup import Lookups
 from daybook.broker.service.places import Places
+from daybook.broker.service.request_turns import ClientTurns
 from daybook.broker.sinks.attempts import StagingAttempts
 from daybook.broker.sinks.sweep import SinkSweep
 from daybook.broker.tls import BrokerTls
@@ -137,6 +138,7 @@ class Foundation:
     client: LedgerClient
     ledgers: ManagedLedgers
     formats: Formats
+    turns: ClientTurns
 
 
 def make_identity(config: BrokerConfig, ports: Ports, rng: Random) -> Identity:
@@ -456,6 +458,8 @@ def _make_operations(
             cluster.load_reports,
             cluster.balancer,
             on.client.directory,
+            topics=topics,
+            turns=on.turns,
             stop_leading=cluster.leading.cancel,
             trust=None if access.authentication is None else access.authentication.trust,
         ),
@@ -557,6 +561,7 @@ def _make_context(
         log=on.log,
         stored_bytes_max=on.client.entry_bytes_max,
         limits=on.limits.connections,
+        turns=on.turns,
         authentication=access.authentication,
         authorization=access.authorization,
         audit=access.audit,

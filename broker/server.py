@@ -52,6 +52,7 @@ from daybook.broker.parts import (
 from daybook.broker.quarantine_log import QuarantineLog
 from daybook.broker.security.configured import check_own_token, watch_own_token
 from daybook.broker.service.accept import ClientPort
+from daybook.broker.service.request_turns import ClientTurns
 from daybook.broker.tls import BrokerTls
 from daybook.broker.topics.topics import Topics
 from daybook.managed_ledger.open import open_managed_ledgers
@@ -150,6 +151,7 @@ async def run_broker(
                 client=client,
                 ledgers=ledgers,
                 formats=formats,
+                turns=ClientTurns((limits or BrokerLimits()).connections),
             )
             broker = _Broker(foundation)
             if cut_http_clients is not None:

@@ -21,6 +21,8 @@ from daybook.broker.ownership.membership import members, owners
 from daybook.broker.ownership.ownership import Ownership
 from daybook.broker.protocol.balance import IDLE
 from daybook.broker.security.token_trust import TokenTrust
+from daybook.broker.service.request_turns import ClientTurns
+from daybook.broker.topics.topics import Topics
 from daybook.wire.errors import MalformedError
 from daybook.wire.metadata.store import MetadataError, MetadataStore
 
@@ -42,6 +44,21 @@ class BrokerRow(msgspec.Struct, rename="camel"):
     reported_ms: int = 0  # 0: never
 
 
+class BrokerActivity(msgspec.Struct, rename="camel"):
+    """The work of this broker at this moment, and what waits for it."""
+
+    topics_loading: int
+    loads_waiting: int  # for other loads to end
+    oldest_load_wait_s: float
+    oldest_load_s: float  # only loads that do not wait count here
+    oldest_load_topic: str
+    oldest_load_step: str
+    requests_under_way: int  # those of clients
+    requests_waiting: int
+    sessions_lost: int  # since the start
+    session_lost_ago_s: float | None
+
+
 class BrokerOperations:
     """The operations of one broker on all brokers."""
 
@@ -55,6 +72,8 @@ class BrokerOperations:
         balancer: Balancer,
         bookies: BookieDirectory,
         *,
+        topics: Topics,
+        turns: ClientTurns,
         stop_leading: Callable[[], None],
         trust: TokenTrust | None = None,
     ) -> None:
@@ -65,12 +84,30 @@ class BrokerOperations:
         self._load_reports = load_reports
         self._balancer = balancer
         self._bookies = bookies
+        self._topics = topics
+        self._turns = turns
         self._stop_leading = stop_leading
         self._trust = trust
 
     def quarantine(self) -> dict[str, str]:
         """Return the registered bookies that this broker does not use now, and why."""
         return {str(bookie): why for bookie, why in self._bookies.quarantined().items()}
+
+    def activity(self) -> BrokerActivity:
+        loads = self._topics.loads.counts()
+        ago_s = self._ownership.session_lost_ago_s
+        return BrokerActivity(
+            loads.under_way,
+            loads.waiting,
+            round(loads.oldest_wait_s, 1),
+            round(loads.oldest_s, 1),
+            loads.topic,
+            loads.step,
+            self._turns.under_way,
+            self._turns.waiting,
+            self._ownership.sessions_lost,
+            None if ago_s is None else round(ago_s, 1),
+        )
 
     def token_files(self) -> dict[str, str]:
         """Return the files of keys and of revoked tokens, and why this broker cannot use them now.

@@ -25,6 +25,7 @@ def table() -> dict[str, Mapping[str, Handler[Operations]]]:
         "/daybook/brokers": {"GET": _rows},
         "/daybook/brokers/{broker}/drain": {"POST": _drain},
         "/daybook/balance": {"GET": _decisions},
+        "/daybook/activity": {"GET": _activity},
         "/daybook/quarantine": {"GET": _quarantine},
         "/daybook/token-files": {"GET": _token_files},
         "/broker-stats/destinations": {"GET": _topics},
@@ -80,6 +81,10 @@ async def _rows(call: OpsCall) -> object:
 
 async def _decisions(call: OpsCall) -> object:
     return await call.parts.of_brokers.decisions()
+
+
+async def _activity(call: OpsCall) -> object:
+    return call.parts.of_brokers.activity()
 
 
 async def _quarantine(call: OpsCall) -> object:

@@ -8,7 +8,9 @@ again when a client asks.
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from urllib.parse import urlsplit
 
+import msgspec
 import trio
 
 from daybook.broker.errors import (
@@ -21,8 +23,9 @@ from daybook.broker.errors import (
 )
 from daybook.broker.namespaces import records
 from daybook.broker.namespaces.policies import Policies
+from daybook.broker.namespaces.records import OwnerRecord
 from daybook.broker.ownership.hand_over import HandOvers, HoldBody, PassOnBody, TicketBody
-from daybook.broker.ownership.membership import owner_record
+from daybook.broker.ownership.membership import members, owner_record, owners_in
 from daybook.broker.ownership.owner_records import Ticket
 from daybook.broker.ownership.ownership import Ownership
 from daybook.broker.ownership.peer_calls import PeerCalls
@@ -53,6 +56,15 @@ ALGORITHMS = (
 _LOAD_S = 2.0  # then the owner closes the next topics, although these are not all loaded
 
 
+class BundleRow(msgspec.Struct, rename="camel"):
+    """One bundle of a namespace; brokers are named by their ids, and by "" if there is none."""
+
+    bundle: str  # its range
+    broker: str = ""
+    moving_to: str = ""  # Its owner hands it over to that broker.
+    moving_since_ms: int | None = None  # by the clock of the metadata store
+
+
 class BundleOperations:
     """The operations of one broker on bundles."""
 
@@ -77,6 +89,32 @@ class BundleOperations:
 
     async def bundles(self, namespace: str) -> Bundles:
         return await self._policies.bundles(namespace)
+
+    async def rows(self, namespace: str) -> list[BundleRow]:
+        """Return all bundles of the namespace with their owners.
+
+        A broker that is drained is no member any more, and still owns the bundles that it has not
+        handed over yet.
+        """
+        ranges = (await self._policies.bundles(namespace)).ranges()
+        try:
+            owned = {each.bundle: each for each in await owners_in(self._store, namespace)}
+            ids = {each.session: each.broker_id for each in await members(self._store)}
+        except MetadataError as error:
+            raise UnavailableError(
+                f"the owners of the bundles of {namespace} cannot be read now: {error}"
+            ) from error
+        rows: list[BundleRow] = []
+        for range_ in ranges:
+            found = owned.get(bundle_name(namespace, range_))
+            row = BundleRow(range_)
+            if found is not None:
+                row.broker = ids.get(found.session) or _host(found.record)
+                if found.record.successor is not msgspec.UNSET:
+                    row.moving_to = _host(found.record.successor.owner_record)
+                    row.moving_since_ms = found.modified_ms
+            rows.append(row)
+        return rows
 
     # -- moving
 
@@ -277,6 +315,11 @@ class BundleOperations:
                 " range is too narrow"
             )
         return points
+
+
+def _host(owner: OwnerRecord) -> str:
+    """Return the host and the HTTP port of a broker, which are its id."""
+    return urlsplit(owner.http_url or owner.http_url_tls or owner.native_url or "").netloc
 
 
 def _topic_of(bundle: BundleName, text: str) -> TopicName:

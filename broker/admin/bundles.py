@@ -12,7 +12,8 @@ from daybook.broker.protocol.bundles import BundleName, bundle_name, ends
 OpsCall = Call[Operations]
 
 _NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
-_OURS = "/admin/v2/daybook/bundles/{tenant}/{namespace}/{bundle}"
+_ROWS = "/admin/v2/daybook/bundles/{tenant}/{namespace}"
+_OURS = f"{_ROWS}/{{bundle}}"
 
 
 def routes(endpoints: Endpoints[Operations]) -> list[Route]:
@@ -21,6 +22,7 @@ def routes(endpoints: Endpoints[Operations]) -> list[Route]:
         f"{_NAMESPACE}/unload": {"PUT": _unload_namespace},
         f"{_NAMESPACE}/{{bundle}}/unload": {"PUT": _unload},
         f"{_NAMESPACE}/{{bundle}}/split": {"PUT": _split},
+        _ROWS: {"GET": _rows},
         f"{_OURS}/expect": {"POST": _expect, "DELETE": _expect_no_longer},
         f"{_OURS}/hold": {"POST": _hold},
         f"{_OURS}/pass-on": {"POST": _pass_on},
@@ -31,6 +33,10 @@ def routes(endpoints: Endpoints[Operations]) -> list[Route]:
 
 async def _bundles(call: OpsCall) -> object:
     return BundlesData.from_bundles(await call.parts.bundles.bundles(call.namespace))
+
+
+async def _rows(call: OpsCall) -> object:
+    return await call.parts.bundles.rows(call.namespace)
 
 
 async def _unload_namespace(call: OpsCall) -> None:

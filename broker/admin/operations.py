@@ -226,7 +226,9 @@ class Operations:
         await self.owners.check_owner(topic, authoritative=authoritative)
         if not await self.owned.exists(topic):
             raise NotFoundError(f"the topic {topic} does not exist")
-        return explain(self._topics, topic)
+        found = explain(self._topics, topic, waiting=self.of_brokers.activity().requests_waiting)
+        found.broker = self._ownership.identity.broker_id
+        return found
 
     # -- listing and creating topics
 

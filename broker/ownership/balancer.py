@@ -94,6 +94,7 @@ class Balancer:
         self._log = log
         self._balance = Balance(settings or BalanceSettings(quiet_s=interval_s))
         self._decisions: deque[DecisionBody] = deque(maxlen=_KEPT)
+        self._under_way: DecisionBody | None = None
         self.outcomes = Counter[tuple[Kind, Outcome]]()  # the ends of moves and splits
 
     async def run(self) -> None:
@@ -125,6 +126,7 @@ class Balancer:
             dry_run=self._dry_run,
         )
         outcome, ended = "not known", Outcome.FAILURE
+        self._under_way = self._body(decision, "under way")
         try:
             if self._dry_run:
                 outcome, ended = "dry run", Outcome.SKIP
@@ -136,6 +138,7 @@ class Balancer:
             self._balance.failed(decision, trio.current_time())
             raise
         finally:
+            self._under_way = None
             self._decisions.append(self._body(decision, outcome))
             self.outcomes[decision.kind, ended] += 1
 
@@ -181,4 +184,5 @@ class Balancer:
         now = self._balance.look(await self._loads(await self._leader.live()))
         leads = (await self._leader.view()).is_us
         body = self._body(now, "not carried out: this is what the loads say at the moment")
-        return Decisions(leads, self._dry_run, body, list(self._decisions))
+        under_way = [] if self._under_way is None else [self._under_way]
+        return Decisions(leads, self._dry_run, body, [*self._decisions, *under_way])

@@ -102,6 +102,7 @@ class Owned:
     bundle: BundleName
     session: int
     record: OwnerRecord
+    modified_ms: int  # when the record was written, by the clock of the metadata store
 
 
 # -- reading
@@ -127,14 +128,27 @@ async def owners(store: MetadataStore) -> list[Owned]:
     bundles: list[BundleName] = []
     for tenant in await store.get_children(records.OWNERS) or []:
         for namespace in await store.get_children(f"{records.OWNERS}/{tenant}") or []:
-            name = f"{tenant}/{namespace}"
-            ranges = await store.get_children(f"{records.OWNERS}/{name}") or []
-            bundles += [bundle_name(name, range_) for range_ in ranges]
+            bundles += await _owned_in(store, f"{tenant}/{namespace}")
+    return await _read_owners(store, bundles)
+
+
+async def owners_in(store: MetadataStore, namespace: str) -> list[Owned]:
+    """Return the owned bundles of a namespace, by name."""
+    return await _read_owners(store, await _owned_in(store, namespace))
+
+
+async def _owned_in(store: MetadataStore, namespace: str) -> list[BundleName]:
+    ranges = await store.get_children(f"{records.OWNERS}/{namespace}") or []
+    return [bundle_name(namespace, range_) for range_ in ranges]
+
+
+async def _read_owners(store: MetadataStore, bundles: Sequence[BundleName]) -> list[Owned]:
     found = await _read_all(store, [records.owner_path(bundle) for bundle in bundles])
     result: list[Owned] = []
     for bundle, record in zip(bundles, found, strict=True):
         if record is not None:
-            result.append(Owned(bundle, record.stat.owner, owner_record(record)))
+            stat, owner = record.stat, owner_record(record)
+            result.append(Owned(bundle, stat.owner, owner, stat.modified_ms))
     return result
 
 

@@ -147,6 +147,8 @@ class Ownership:
             drop=topics.drop_bundle,
             start=self._start,
         )
+        self.sessions_lost = 0
+        self._lost_at_s: float | None = None  # when the last session was lost
         self._noticing: dict[BundleName, trio.Event] = {}  # their records are being read
         self._tickets: dict[BundleName, Ticket] = {}  # for bundles that are to be taken
         self._points: dict[BundleName, Sequence[int]] = {}  # for bundles that are being split
@@ -180,6 +182,11 @@ class Ownership:
     def guard(self) -> Guard | None:
         """Return the guard of the latest join; None before the first one."""
         return self._registration.guard
+
+    @property
+    def session_lost_ago_s(self) -> float | None:
+        """Return how long ago the last session was lost; None if none was."""
+        return None if self._lost_at_s is None else trio.current_time() - self._lost_at_s
 
     @property
     def owned(self) -> list[BundleName]:
@@ -435,6 +442,8 @@ class Ownership:
         elif not self.contact:
             self._log.info("the broker is in contact with the metadata store")
         if state is SessionState.LOST:
+            self.sessions_lost += 1
+            self._lost_at_s = trio.current_time()
             self._expected.cancel_all()
         self._perform_all(self._protocol.session_changed(state))
 

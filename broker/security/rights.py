@@ -139,7 +139,7 @@ _ADMIN_ROWS = (
         " /brokers/configuration/values /brokers/configuration/runtime"
         " /brokers/internal-configuration /broker-stats/load-report /broker-stats/topics"
         " /broker-stats/destinations /daybook/brokers /daybook/balance"
-        " /daybook/quarantine /daybook/token-files",
+        " /daybook/activity /daybook/quarantine /daybook/token-files",
     ),
     (Right.SUPER_USER, "POST", "/brokers/configuration/{name}/{value}"),
     (Right.SUPER_USER, "DELETE", "/brokers/configuration/{name}"),
@@ -156,6 +156,7 @@ _ADMIN_ROWS = (
         " /daybook/bundles/{tenant}/{namespace}/{bundle}/pass-on"
         " /daybook/bundles/{tenant}/{namespace}/{bundle}/take",
     ),
+    (Right.SUPER_USER, "GET", "/daybook/bundles/{tenant}/{namespace}"),
     (Right.SUPER_USER, "GET", "/daybook/sinks"),
     (Right.STAGE, "GET", "/daybook/sinks/{sink}"),
     (

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 
 import trio
 
-from daybook.broker.limits import RequestLimits
+from daybook.broker.limits import ConnectionLimits, RequestLimits
 from daybook.broker.service.connection import ClientConnection
 
 REQUEST_OVERHEAD_BYTES = 1024  # a waiting request takes so much in addition to its frame
@@ -56,6 +56,7 @@ class RequestTurns:
     def __init__(self, limits: RequestLimits) -> None:
         self.limits = limits
         self.under_way = 0
+        self.waiting = 0
         self.waiting_bytes = 0
         self._ready: dict[RequestQueue, None] = {}  # may begin one, in turn
         self._crowded_out: dict[RequestQueue, None] = {}  # wait until fewer are under way
@@ -132,6 +133,22 @@ class RequestTurns:
             self.enter(next(iter(self._crowded_out)))
 
 
+class ClientTurns:
+    """The turns of a broker: of requests that use a topic, and of lookups."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self.requests = RequestTurns(limits.requests)
+        self.lookups = RequestTurns(limits.lookups)
+
+    @property
+    def under_way(self) -> int:
+        return self.requests.under_way + self.lookups.under_way
+
+    @property
+    def waiting(self) -> int:
+        return self.requests.waiting + self.lookups.waiting
+
+
 class RequestQueue:
     """The requests of one kind of one connection."""
 
@@ -158,7 +175,7 @@ class RequestQueue:
         if self._is_full(request.size_bytes):
             return False
         self._waiting[request] = None
-        self._count_bytes(request.size_bytes)
+        self._count(1, request.size_bytes)
         self._turns.enter(self)
         return True
 
@@ -175,7 +192,7 @@ class RequestQueue:
         if request not in self._waiting:
             return False
         del self._waiting[request]
-        self._count_bytes(-request.size_bytes)
+        self._count(-1, -request.size_bytes)
         return True
 
     def step_aside(self, request: Request) -> None:
@@ -202,8 +219,8 @@ class RequestQueue:
     def close(self) -> None:
         """Forget the waiting requests: the connection ends."""
         self._closed = True
+        self._count(-len(self._waiting), -self._waiting_bytes)
         self._waiting.clear()
-        self._count_bytes(-self._waiting_bytes)
         self._turns.leave(self)
 
     # -- calls of the turns
@@ -270,7 +287,8 @@ class RequestQueue:
         if self._waiting and not self._closed:
             self._turns.enter(self)
 
-    def _count_bytes(self, change: int) -> None:
-        self._waiting_bytes += change
-        self._turns.waiting_bytes += change
+    def _count(self, requests: int, size_bytes: int) -> None:
+        self._waiting_bytes += size_bytes
+        self._turns.waiting_bytes += size_bytes
+        self._turns.waiting += requests
         assert 0 <= self._waiting_bytes <= self._turns.waiting_bytes

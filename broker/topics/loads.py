@@ -40,6 +40,11 @@ class Load:
     patience_s: float = 0.0
     stopped: bool = False
 
+    @property
+    def waits(self) -> bool:
+        """Return True while the load has not had a place yet."""
+        return self.doing == WAITS
+
     def step(self, doing: str) -> None:
         """Note that the load begins its next step."""
         self.doing, self.step_since_s = doing, trio.current_time()
@@ -56,6 +61,21 @@ class LoadProgress:
     step: str
     step_s: float
     total_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCounts:
+    """How many loads there are, and for how long the oldest of each kind has been there.
+
+    `topic` is the one whose load is the oldest of those under way, and `step` what it does.
+    """
+
+    under_way: int = 0
+    waiting: int = 0  # for a place
+    oldest_wait_s: float = 0.0
+    oldest_s: float = 0.0
+    topic: str = ""
+    step: str = ""
 
 
 class Loads:
@@ -87,6 +107,25 @@ class Loads:
         if load is not None:
             load.stopped = True
             load.scope.cancel()
+
+    def counts(self) -> LoadCounts:
+        """Return all loads of this moment, counted."""
+        now_s = trio.current_time()
+        waiting = [load for load in self._under_way.values() if load.waits]
+        if len(waiting) == len(self._under_way):
+            oldest_s, topic, step = 0.0, "", ""
+        else:
+            busy = (load for load in self._under_way.values() if not load.waits)
+            oldest = min(busy, key=lambda load: load.since_s)
+            oldest_s, topic, step = now_s - oldest.since_s, oldest.name.full, oldest.doing
+        return LoadCounts(
+            len(self._under_way) - len(waiting),
+            len(waiting),
+            max((now_s - load.since_s for load in waiting), default=0.0),
+            oldest_s,
+            topic,
+            step,
+        )
 
     @asynccontextmanager
     async def begin(self, name: TopicName) -> AsyncGenerator[Load]:

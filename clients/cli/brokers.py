@@ -11,12 +11,12 @@ from daybook.clients.cli.output import OutputFormat, output_option, write_record
 from daybook.clients.python.admin import Admin
 from daybook.wire.topics import url_encode
 
-_LISTED = ("broker", "leads", "bundles", "topics", "load")
+_LISTED = ("broker", "leads", "bundles", "loaded topics", "load", "reported")
 _LOADS = (
     "broker",
     "load",
     "bundles",
-    "topics",
+    "loaded topics",
     "producers",
     "consumers",
     "messages in/s",
@@ -46,14 +46,19 @@ async def _rows(admin: Admin) -> list[dict[str, Any]]:
 @admin_url_option
 @output_option
 def list_(admin_url: str, output: OutputFormat) -> None:
-    """List the live brokers, and which of them leads."""
+    """List the live brokers, and which of them leads.
+
+    The loaded topics and the load are those that each broker has reported, at the time in the last
+    column.  A broker reports again when its load has changed by a tenth, or after a while.
+    """
     rows = [
         {
             "broker": each["broker"],
             "leads": "yes" if each["leads"] else "",
             "bundles": each["bundles"],
-            "topics": each["topics"],
+            "loaded topics": each["topics"] if each["reportedMs"] else None,
             "load": each["load"],
+            "reported": _reported(each),
         }
         for each in ask_admin(admin_url, _rows)
     ]
@@ -64,23 +69,23 @@ def list_(admin_url: str, output: OutputFormat) -> None:
 @admin_url_option
 @output_option
 def load(admin_url: str, output: OutputFormat) -> None:
-    """Show what each broker carries, as it has last reported.  Rates are those of a minute."""
-    rows = [
-        {
-            "broker": each["broker"],
-            "load": each["load"],
-            "bundles": each["bundles"],
-            "topics": each["topics"],
-            "producers": each["producers"],
-            "consumers": each["consumers"],
-            "messages in/s": round(each["msgRateIn"], 1),
-            "messages out/s": round(each["msgRateOut"], 1),
-            "bytes in/s": round(each["msgThroughputIn"]),
-            "bytes out/s": round(each["msgThroughputOut"]),
-            "reported": _time(each["reportedMs"]) if each["reportedMs"] else "never",
-        }
-        for each in ask_admin(admin_url, _rows)
-    ]
+    """Show what each broker carries, as it has reported at the time in the last column.
+
+    Topics that are not loaded are not counted.  The rates are means of a whole minute, and a broker
+    reports again when its load has changed by a tenth, so they lag behind by some minutes.
+    """
+    rows: list[dict[str, object]] = []
+    for each in ask_admin(admin_url, _rows):
+        row = {"broker": each["broker"], "load": each["load"], "bundles": each["bundles"]}
+        if each["reportedMs"]:  # Otherwise nothing of this is known.
+            row["loaded topics"] = each["topics"]
+            row["producers"], row["consumers"] = each["producers"], each["consumers"]
+            row["messages in/s"] = round(each["msgRateIn"], 1)
+            row["messages out/s"] = round(each["msgRateOut"], 1)
+            row["bytes in/s"] = round(each["msgThroughputIn"])
+            row["bytes out/s"] = round(each["msgThroughputOut"])
+        row["reported"] = _reported(each)
+        rows.append({column: row.get(column) for column in _LOADS})
     write_rows(rows, _LOADS, output)
 
 
@@ -88,7 +93,11 @@ def load(admin_url: str, output: OutputFormat) -> None:
 @admin_url_option
 @output_option
 def decisions(admin_url: str, output: OutputFormat) -> None:
-    """Show which bundles the leader has moved or split, why, and what it thinks now."""
+    """Show which bundles the leader has moved or split, why, and what it thinks now.
+
+    A decision that is being carried out has the outcome "under way".  Moves that an operator has
+    begun are no decisions of the leader: `daybook bundles list` shows them.
+    """
 
     async def ask(admin: Admin) -> dict[str, Any]:
         leader = await admin.leader_broker()
@@ -142,6 +151,10 @@ def drain(broker: str, dry_run: bool, admin_url: str, output: OutputFormat) -> N
         )
         return
     write_rows([{"bundle": each, "to": plan[each]} for each in sorted(plan)], _PLAN, output)
+
+
+def _reported(row: dict[str, Any]) -> str:
+    return _time(row["reportedMs"]) if row["reportedMs"] else "never"
 
 
 def _time(ms: int) -> str:

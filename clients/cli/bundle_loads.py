@@ -10,7 +10,7 @@ import trio
 
 from daybook.clients.cli.options import client_arguments
 from daybook.clients.python.admin import Admin
-from daybook.clients.python.errors import BrokerError
+from daybook.clients.python.errors import BrokerError, NotFoundError
 from daybook.wire.topics import url_encode
 
 Loads: TypeAlias = Mapping[str, Mapping[str, Any]]  # by broker, and by the full name of the bundle
@@ -20,8 +20,36 @@ _LOAD_S = 3.0
 _ALL_S = 8.0  # for the counts in a question that somebody waits for
 
 
+@dataclass(frozen=True, slots=True)
+class BundleOwner:
+    """The broker of a bundle; "" if it has none.  `moving_to` is the next one, if it moves."""
+
+    broker: str = ""
+    moving_to: str = ""
+    since_ms: int | None = None
+
+
 async def owners_of(admin: Admin, namespace: str) -> dict[str, str]:
     """Return the broker of each bundle of the namespace; "" if it has none."""
+    found = await bundle_owners(admin, namespace)
+    return {bundle: owner.broker for bundle, owner in found.items()}
+
+
+async def bundle_owners(admin: Admin, namespace: str) -> dict[str, BundleOwner]:
+    """Return the owners of all bundles of the namespace."""
+    path = f"/admin/v2/daybook/bundles/{namespace}"
+    try:
+        rows: list[dict[str, Any]] = await admin.call("GET", path)
+    except NotFoundError:  # This broker is older, or there is no such namespace.
+        owners = await _owners_told_by_each(admin, namespace)
+        return {bundle: BundleOwner(broker) for bundle, broker in owners.items()}
+    return {
+        each["bundle"]: BundleOwner(each["broker"], each["movingTo"], each["movingSinceMs"])
+        for each in rows
+    }
+
+
+async def _owners_told_by_each(admin: Admin, namespace: str) -> dict[str, str]:
     boundaries = (await admin.bundles(namespace))["boundaries"]
     owners = {f"{low}_{high}": "" for low, high in itertools.pairwise(boundaries)}
     for broker in await admin.brokers():

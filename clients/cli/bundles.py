@@ -1,13 +1,20 @@
 """`daybook bundles`: which broker serves which part of a namespace; moving and splitting parts."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import click
 
 from daybook.clients.cli.admin_request import ask_admin
 from daybook.clients.cli.broker_client import parse_namespace
-from daybook.clients.cli.bundle_loads import carried_by, loads_of, owners_of
+from daybook.clients.cli.bundle_loads import (
+    BundleOwner,
+    bundle_owners,
+    carried_by,
+    loads_of,
+    owners_of,
+)
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.not_found import hint
 from daybook.clients.cli.options import admin_url_option
@@ -17,7 +24,8 @@ from daybook.clients.python.errors import AdminError
 from daybook.wire.topics import url_encode
 
 _LISTED = ("bundle", "broker")
-_CARRIED = ("topics", "messages in/s", "messages out/s")
+_CARRIED = ("loaded topics", "messages in/s", "messages out/s")
+_MOVING = ("moving to", "moving since")
 _ALGORITHMS = {"range": "range_equally_divide", "topics": "topic_count_equally_divide"}
 
 
@@ -41,24 +49,35 @@ def _path(namespace: str, bundle: str = "") -> str:
 def list_(namespace: str, admin_url: str, output: OutputFormat) -> None:
     """List the bundles of a NAMESPACE with the brokers that serve them, and what they carry.
 
-    The topics are those that are loaded.  A - is shown if a broker does not answer.
+    Topics that are not loaded are not counted.  The rates are means of the last whole minute, so
+    they lag behind by up to two.  A - is shown if a broker does not answer.
+
+    A bundle that its broker hands over has the next broker, and the time at which that began, in
+    two further columns.  Its loaded topics are those that the first broker still has.
     """
     name = parse_namespace(namespace)
 
-    async def ask(admin: Admin) -> tuple[dict[str, str], dict[str, Mapping[str, Any]]]:
-        owners = await owners_of(admin, name)
-        return owners, await loads_of(admin_url, {*owners.values()} - {""})
+    async def ask(admin: Admin) -> tuple[dict[str, BundleOwner], dict[str, Mapping[str, Any]]]:
+        owners = await bundle_owners(admin, name)
+        return owners, await loads_of(admin_url, {each.broker for each in owners.values()} - {""})
 
     owners, loads = ask_admin(admin_url, ask)
     rows: list[dict[str, object]] = []
-    for bundle, broker in owners.items():
-        stats = carried_by(bundle, broker, name, loads)
-        row: dict[str, object] = {"bundle": bundle, "broker": broker}
-        row["topics"] = None if stats is None else stats.get("topics", 0)
+    for bundle, owner in owners.items():
+        stats = carried_by(bundle, owner.broker, name, loads)
+        row: dict[str, object] = {"bundle": bundle, "broker": owner.broker}
+        row["loaded topics"] = None if stats is None else stats.get("topics", 0)
         row["messages in/s"] = None if stats is None else round(stats.get("msgRateIn", 0.0), 1)
         row["messages out/s"] = None if stats is None else round(stats.get("msgRateOut", 0.0), 1)
+        row["moving to"] = owner.moving_to or None
+        row["moving since"] = None if owner.since_ms is None else _time(owner.since_ms)
         rows.append(row)
-    write_rows(rows, (*_LISTED, *_CARRIED), output)
+    moving = _MOVING if any(each.moving_to for each in owners.values()) else ()
+    write_rows(rows, (*_LISTED, *_CARRIED, *moving), output)
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 @bundles.command()

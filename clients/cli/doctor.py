@@ -6,8 +6,8 @@
 A cluster that asks who its clients are has to know the caller as a super user.  For another role,
 everything that it may not ask is unknown.
 
-It changes nothing.  Exit codes: 0 all is ok, 1 something needs attention or is not known, 2 nothing
-could be asked.
+It changes nothing.  Exit codes: 0 all is ok, 1 something needs attention or is not known, 2
+something has failed or nothing could be asked.
 """
 
 import json
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from daybook.clients.cli.doctor_checks import Check
     from daybook.clients.cli.doctor_questions import Security
 
-_ATTENTION, _NOTHING_ASKED = 1, 2
+_ATTENTION, _FAILED, _NOTHING_ASKED = 1, 2, 2
 _WIDTH = 120  # where there is no terminal
 
 
@@ -135,7 +135,8 @@ def doctor(
     ask is unknown.
 
     Every check ends as ok, attention, failed or unknown.  The exit code is 0 if all are ok, 1 if
-    not, and 2 if neither a broker nor ZooKeeper answered.
+    something needs attention or is unknown, and 2 if something has failed, or if neither a broker
+    nor ZooKeeper answered.
     """
     from daybook.clients.cli.doctor_answers import ClusterAnswers
     from daybook.clients.cli.doctor_checks import all_checks, rows
@@ -176,6 +177,8 @@ def doctor(
             err=True,
         )
         sys.exit(_NOTHING_ASKED)
+    if any(check.verdict == "failed" for check in checks):
+        sys.exit(_FAILED)
     if any(check.verdict != "ok" for check in checks):
         sys.exit(_ATTENTION)
 

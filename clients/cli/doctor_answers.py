@@ -17,15 +17,36 @@ Stats: TypeAlias = Mapping[str, Any]  # the statistics of one topic, as a broker
 class Unknown:
     """Why there is no answer.
 
-    `asked` is False if the server is not to blame: the question never reached it.
+    `asked` is False if the server is not to blame: the question never reached it.  `away` is True
+    if it is known that no such server runs at the address.
     """
 
     why: str
     asked: bool = True
+    away: bool = False
 
 
 Answer: TypeAlias = T | Unknown
+NO_ZOOKEEPER_REMEDY = (
+    "Start ZooKeeper (`daybook local start zookeeper`), or say where it is with --zookeeper or"
+    " DAYBOOK_ZOOKEEPER."
+)
 NOT_ASKED = Unknown("the time was up before the question was answered", asked=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """The work of a broker, what waits for it, and the sessions that it has lost."""
+
+    loading: int = 0  # topics
+    waiting: int = 0  # topics that wait until others are loaded
+    oldest_wait_s: float = 0.0
+    oldest_load_s: float = 0.0  # since the oldest load that does not wait began
+    topic: str = ""
+    step: str = ""
+    requests_waiting: int = 0  # those of clients
+    sessions_lost: int = 0
+    lost_ago_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -39,6 +60,7 @@ class BrokerAnswers:
     quarantine: Answer[Mapping[str, str]] = NOT_ASKED
     # The files of keys and of revoked tokens whose present content it cannot use, and why.
     token_files: Answer[Mapping[str, str]] = NOT_ASKED
+    activity: Answer[Activity] = NOT_ASKED
     url: str = ""  # where it was asked
 
     @property
@@ -69,13 +91,17 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryAnswers:
-    """The state of auto-recovery.  `lost` counts the marked ledgers for each bookie they name."""
+    """The state of auto-recovery.  `lost` counts the marked ledgers for each bookie they name.
+
+    Only so many marks are `read`; with more, the counts for bookies are lower bounds.
+    """
 
     paused: bool
     marked: int
     lost: Mapping[str, int]
     workers: int
     alarms: Sequence[str]
+    read: int | None = None  # None: all
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,9 @@ from shlex import quote
 from typing import Literal, TypeAlias
 
 from daybook.clients.cli.doctor_answers import (
+    NO_ZOOKEEPER_REMEDY,
     NOT_ASKED,
+    Activity,
     BookieAnswers,
     ClusterAnswers,
     Stats,
@@ -22,12 +24,16 @@ from daybook.clients.cli.doctor_answers import (
 )
 from daybook.clients.cli.output import counted
 from daybook.clients.cli.recovery_status import as_bytes, as_time
+from daybook.clients.cli.times import duration_text
 from daybook.clients.spark.subscription_marks import PROPERTY_HOST, PROPERTY_TOPICS
 from daybook.wire.topics import TopicName
 
 Verdict: TypeAlias = Literal["ok", "attention", "failed", "unknown"]
 
 COMMITTED_LONG_S = 120.0  # The brokers apply a batch within seconds, and look again each minute.
+WAITED_LONG_S = 10.0  # A broker loads hundreds of topics a second, unless something holds it up.
+LOADED_LONG_S = 30.0
+LOST_LATELY_S = 86_400.0  # A session that was lost earlier is only a note.
 FREE_BYTES_MIN = 1 << 30  # A bookie becomes read-only at 256 MiB.
 FREE_SHARE_MIN = 0.05
 _COPIES = 3
@@ -90,6 +96,9 @@ def _with_remedy(check: Check, answers: ClusterAnswers) -> Check:
         for why, remedy in answers.remedies.items():
             if any(why in text for text in texts):
                 return replace(check, remedy=remedy)
+        if check.remedy == _ASK_AGAIN and isinstance(answers.store, Unknown) and answers.store.away:
+            # Brokers that have lost contact with ZooKeeper cannot answer many questions.
+            return replace(check, remedy=NO_ZOOKEEPER_REMEDY)
     return check
 
 
@@ -103,14 +112,7 @@ def check_brokers(answers: ClusterAnswers) -> Check:
     """
     name, registered = "brokers", answers.registered
     if isinstance(registered, Unknown):
-        return Check(
-            name,
-            "unknown",
-            f"It is not known which brokers are registered: {registered.why}.",
-            "`daybook local status` shows the parts of a standalone cluster; --admin-url says"
-            " where brokers are.",
-            [registered.why],
-        )
+        return _check_some_brokers(answers, registered)
     if not registered:
         remedy = "Start one with `daybook broker` (`daybook local start broker-1`)."
         return Check(name, "failed", "No broker is registered.", remedy)
@@ -133,6 +135,28 @@ def check_brokers(answers: ClusterAnswers) -> Check:
     if unasked:
         return _unknown(name, unasked)
     return Check(name, "ok", f"Every registered broker answers and is ready ({len(registered)}).")
+
+
+def _check_some_brokers(answers: ClusterAnswers, registered: Unknown) -> Check:
+    """Check the brokers that were asked, although it is not known which ones are registered."""
+    unready = {
+        broker: f"{broker} is not ready: {said.ready}"
+        for broker, said in sorted(answers.brokers.items())
+        if said.answers and said.ready
+    }
+    why = f"It is not known which brokers are registered: {registered.why}."
+    if unready:
+        items = list(unready.values())
+        remedy = _ask_it(answers, next(iter(unready)))
+        return Check("brokers", "failed", f"{_these(items)}. {why}", remedy, items)
+    return Check(
+        "brokers",
+        "unknown",
+        why,
+        "`daybook local status` shows the parts of a standalone cluster; --admin-url says where"
+        " brokers are.",
+        [registered.why],
+    )
 
 
 def _ask_it(answers: ClusterAnswers, broker: str) -> str:
@@ -169,6 +193,51 @@ def check_token_files(answers: ClusterAnswers) -> Check:
     if unseen or not answers.brokers:
         return _unknown(name, unseen or ["no broker was asked"])
     return Check(name, "ok", "Every broker uses its files of keys and of revoked tokens.")
+
+
+def _activities(answers: ClusterAnswers) -> tuple[dict[str, Activity], list[str]]:
+    """Return what the brokers tell of themselves, and which do not tell, and why.
+
+    A broker that is not registered, and is only named in the admin URL, need not tell.
+    """
+    told: dict[str, Activity] = {}
+    unseen: list[str] = []
+    registered = answers.registered
+    for broker, said in sorted(answers.brokers.items()):
+        if not isinstance(said.activity, Unknown):
+            told[broker] = said.activity
+        elif isinstance(registered, Unknown) or broker in registered:
+            unseen.append(f"{broker}: {said.activity.why}")
+    return told, unseen if answers.brokers else ["no broker was asked"]
+
+
+def check_sessions(answers: ClusterAnswers) -> Check:
+    """Check that no broker has lost its session, and all of its topics with it, of late."""
+    name = "sessions"
+    told, unseen = _activities(answers)
+    lost = {broker: each for broker, each in told.items() if each.sessions_lost}
+    items = [
+        f"{broker} {_count(each.sessions_lost, 'time', 'times')} since its start, the last time"
+        f" {duration_text(round(each.lost_ago_s or 0))} ago"
+        for broker, each in lost.items()
+    ]
+    lately = any((each.lost_ago_s or 0) < LOST_LATELY_S for each in lost.values())
+    sentence = (
+        "Brokers have lost their sessions with ZooKeeper, and each time dropped all of their"
+        f" topics: {_these(items)}."
+    )
+    remedy = (
+        "ZooKeeper did not hear of them for `session_timeout_s` of the broker: a machine was too"
+        " busy or paused, the network or ZooKeeper too slow. Give the machine more room, or raise"
+        " that setting."
+    )
+    if lately:
+        return Check(name, "attention", sentence, remedy, items)
+    if unseen:
+        return _unknown(name, unseen)
+    if items:
+        return Check(name, "ok", f"A note: {sentence}", remedy, items)
+    return Check(name, "ok", "No broker has lost its session with ZooKeeper since its start.")
 
 
 def check_versions(answers: ClusterAnswers) -> Check:
@@ -213,19 +282,20 @@ def check_versions(answers: ClusterAnswers) -> Check:
 
 
 def check_store(answers: ClusterAnswers) -> Check:
-    if isinstance(answers.store, Unknown):
+    name, store = "metadata store", answers.store
+    if isinstance(store, Unknown):
+        what = "is away, so brokers load no topic, and" if store.away else "was not asked, so"
         return Check(
-            "metadata store",
-            "unknown",
-            f"ZooKeeper was not asked, so little is known about bookies: {answers.store.why}.",
-            "Say where it is with --zookeeper or DAYBOOK_ZOOKEEPER (`daybook local start"
-            " zookeeper` if it is down).",
-            [answers.store.why],
+            name,
+            "failed" if store.away else "unknown",
+            f"ZooKeeper {what} little is known about bookies: {store.why}.",
+            NO_ZOOKEEPER_REMEDY,
+            [store.why],
         )
-    if answers.store:
+    if store:
         remedy = "`daybook cluster show` tells which ledgers the topics are bound to."
-        return Check("metadata store", "failed", f"{answers.store}.", remedy)
-    return Check("metadata store", "ok", "ZooKeeper answers.")
+        return Check(name, "failed", f"{store}.", remedy)
+    return Check(name, "ok", "ZooKeeper answers.")
 
 
 def check_bookies(answers: ClusterAnswers) -> Check:
@@ -350,7 +420,8 @@ def check_recovery(answers: ClusterAnswers) -> Check:
             f"{status}; bring back the bookies that are away, and `daybook ledgers check LEDGER`.",
             found.alarms,
         )
-    lost = [f"{bookie} lacks {count}" for bookie, count in sorted(found.lost.items())]
+    capped = " or more" if found.read is not None and found.read < found.marked else ""
+    lost = [f"{bookie} lacks {count:,}{capped}" for bookie, count in sorted(found.lost.items())]
     if found.marked and not found.workers:
         sentence = f"{_lack(found.marked)} copies, and no worker restores them."
         return Check(name, "failed", sentence, "Run `daybook autorecovery run`.", lost)
@@ -399,6 +470,52 @@ def check_sinks(answers: ClusterAnswers) -> Check:
     if unseen := [each.name for each in committed if each.since_ms is None]:
         return _unknown(name, [f"since when {each} is COMMITTED" for each in unseen])
     return Check(name, "ok", f"No sink waits for long ({counted(len(sinks), 'sink')}).")
+
+
+def check_loads(answers: ClusterAnswers) -> Check:
+    """Tell of the topics that brokers are loading, as after the loss of a broker."""
+    name = "loads of topics"
+    told, unseen = _activities(answers)
+    busy = {b: a for b, a in told.items() if a.loading or a.waiting or a.requests_waiting}
+    items = [_busy(broker, each) for broker, each in busy.items()]
+    long = [each for each in busy.values() if _takes_long(each)]
+    if long:
+        slow = next((each.topic for each in long if each.oldest_load_s > LOADED_LONG_S), "TOPIC")
+        return Check(
+            name,
+            "attention",
+            f"Topics wait long until they are loaded, and so do their clients: {_these(items)}.",
+            "Run `daybook doctor` again: the numbers fall as long as the takeover advances. If they"
+            f" do not, look at bookies and ZooKeeper; `daybook explain topic {quote(slow)}` says"
+            " what a topic waits for.",
+            items,
+        )
+    note = f"A note: topics are being loaded, or requests wait: {_these(items)}."
+    if unseen:  # After the loss of a broker it is silent for a while, and others load its topics.
+        rest = _unknown(name, unseen)
+        words = f"{note} {rest.sentence}" if items else rest.sentence
+        return replace(rest, sentence=words, items=[*items, *unseen])
+    if items:
+        return Check(name, "ok", note, "Wait; `daybook doctor` shows what is left.", items)
+    return Check(name, "ok", "No broker is loading topics, and no client waits for its turn.")
+
+
+def _takes_long(each: Activity) -> bool:
+    return each.oldest_wait_s > WAITED_LONG_S or each.oldest_load_s > LOADED_LONG_S
+
+
+def _busy(broker: str, each: Activity) -> str:
+    """Return in words what a broker loads, and what waits there."""
+    words = [f"{broker} is loading {counted(each.loading, 'topic')}"]
+    if each.oldest_load_s > LOADED_LONG_S:
+        words[0] += f" ({each.topic} for {each.oldest_load_s:,.0f} s: {each.step})"
+    if each.waiting:
+        wait = _count(each.waiting, "topic waits", "topics wait")
+        words.append(f"{wait} for a place, the oldest for {each.oldest_wait_s:,.0f} s")
+    if each.requests_waiting:
+        wait = _count(each.requests_waiting, "request", "requests")
+        words.append(f"{wait} of clients wait{'s' * (each.requests_waiting == 1)} for a turn")
+    return ", ".join(words)
 
 
 def check_waiting(answers: ClusterAnswers) -> Check:
@@ -594,8 +711,9 @@ def check_coverage(answers: ClusterAnswers) -> Check:
         name,
         "ok",
         f"{_count(left, 'topic was', 'topics were')} not looked at, of {len(stored):,}, because"
-        " nobody uses them and no broker has them in memory.",
-        "`daybook doctor --all-topics` loads and looks at them, too.",
+        " no broker has them in memory now.",
+        "`daybook doctor --all-topics` loads and looks at them, too. `daybook explain topic` says"
+        " what one of them is doing.",
     )
 
 
@@ -657,14 +775,16 @@ def _because(reasons: Iterable[str]) -> str:
 
 
 _CHECKS: Sequence[Callable[[ClusterAnswers], Check]] = (
+    check_store,  # first, because other checks fail where it does
     check_brokers,
     check_versions,
     check_token_files,
-    check_store,
+    check_sessions,
     check_bookies,
     check_disks,
     check_recovery,
     check_sinks,
+    check_loads,
     check_waiting,
     check_lists,
     check_spark,

@@ -43,6 +43,8 @@ from daybook.bookie.replication.status_records import StatusRecords
 from daybook.clients.cli.bookie_question import ask_info
 from daybook.clients.cli.broker_client import in_options
 from daybook.clients.cli.doctor_answers import (
+    NO_ZOOKEEPER_REMEDY,
+    Activity,
     Answer,
     BookieAnswers,
     BrokerAnswers,
@@ -71,7 +73,7 @@ from daybook.clients.python.tls import TlsOptions, is_encrypted
 from daybook.wire.clock import SystemClock
 from daybook.wire.errors import WireError
 from daybook.wire.logging import silent_log
-from daybook.wire.metadata.store import MetadataError, MetadataStore
+from daybook.wire.metadata.store import MetadataError, MetadataStore, NoContactError
 from daybook.wire.metadata.zookeeper import open_zookeeper
 from daybook.wire.probe import NoAnswerError, NotAskedError
 from daybook.wire.topics import TopicName, url_encode
@@ -102,6 +104,8 @@ _NOBODY_REMEDY = (
     "Correct --admin-url, or start the brokers (`daybook local status` shows the parts of a"
     " standalone cluster)."
 )
+_NOBODY_LISTENS = "nobody listens at "
+_OTHER_RELEASE = "this broker is of another release, and does not tell"
 _NO_HTTPS = Unknown(
     "its port with TLS is not known, because ZooKeeper was not asked or the broker has none",
     asked=False,
@@ -290,7 +294,7 @@ class Questions:
             said = brokers[name]
             said.ready = ready
             if isinstance(ready, Unknown):
-                said.version = said.loaded = said.token_files = ready
+                said.version = said.loaded = said.token_files = said.activity = ready
 
         async with trio.open_nursery() as nursery:
             for name in names:
@@ -302,11 +306,13 @@ class Questions:
         quick, patient = self._admin_of(name, _QUICK_S), self._admin_of(name)
         if quick is None or patient is None:
             said.version = said.loaded = said.quarantine = said.token_files = _NO_HTTPS
+            said.activity = _NO_HTTPS
             return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._ask_version, quick, said)
             nursery.start_soon(self._ask_quarantine, quick, said)
             nursery.start_soon(self._ask_token_files, quick, said)
+            nursery.start_soon(self._ask_activity, quick, said)
             nursery.start_soon(self._ask_loaded, patient, said)
 
     async def _ask_version(self, admin: Admin, said: BrokerAnswers) -> None:
@@ -325,10 +331,19 @@ class Questions:
             try:
                 found = await admin.call("GET", "/admin/v2/daybook/token-files")
             except NotFoundError:
-                raise ValueError("this broker is of another release, and does not tell") from None
+                raise ValueError(_OTHER_RELEASE) from None
             return {str(file): str(why) for file, why in found.items()}
 
         said.token_files = await self._answer(ask)
+
+    async def _ask_activity(self, admin: Admin, said: BrokerAnswers) -> None:
+        async def ask() -> Activity:
+            try:
+                return _activity(await admin.call("GET", "/admin/v2/daybook/activity"))
+            except NotFoundError:
+                raise ValueError(_OTHER_RELEASE) from None
+
+        said.activity = await self._answer(ask)
 
     async def _ask_loaded(self, admin: Admin, said: BrokerAnswers) -> None:
         """One request returns the statistics of all loaded topics, and loads none."""
@@ -458,7 +473,7 @@ class Questions:
                 ) as store:
                     await self._ask_in_session(store)
             except* _ERRORS as group:
-                self._store_unknown(_unknown(_first(group), self.answers.remedies))
+                self._store_unknown(_no_session(_first(group), self.answers.remedies))
         finally:
             self._store_asked.set()
             self._stored.set()
@@ -634,6 +649,16 @@ def _unknown(error: BaseException, remedies: dict[str, str]) -> Unknown:
     return Unknown(words, asked=remedy not in (_WITH_TLS_REMEDY, _TLS_REMEDY))
 
 
+def _no_session(error: BaseException, remedies: dict[str, str]) -> Unknown:
+    """Return why ZooKeeper was not asked, and whether it is known to be away."""
+    found = _unknown(error, remedies)
+    parts = error.why.split("; ") if isinstance(error, NoContactError) else []
+    if not parts or not all(part.startswith(_NOBODY_LISTENS) for part in parts):
+        return found
+    remedies[found.why] = NO_ZOOKEEPER_REMEDY
+    return replace(found, away=True)
+
+
 def _words(error: BaseException) -> str:
     return str(error).strip().rstrip(".") or type(error).__name__
 
@@ -643,6 +668,21 @@ def _first(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return error
+
+
+def _activity(view: dict[str, Any]) -> Activity:
+    lost_ago_s: float | None = view["sessionLostAgoS"]
+    return Activity(
+        int(view["topicsLoading"]),
+        int(view["loadsWaiting"]),
+        float(view["oldestLoadWaitS"]),
+        float(view["oldestLoadS"]),
+        str(view["oldestLoadTopic"]),
+        str(view["oldestLoadStep"]),
+        int(view["requestsWaiting"]),
+        int(view["sessionsLost"]),
+        None if lost_ago_s is None else float(lost_ago_s),
+    )
 
 
 def _sink(view: dict[str, Any]) -> Sink:
@@ -730,4 +770,5 @@ async def _recovery(store: MetadataStore, paths: LedgerPaths) -> RecoveryAnswers
         if each not in told
     ]
     paused = await underreplication.is_paused()
-    return RecoveryAnswers(paused, marked, lost, len(await status.workers()), alarms)
+    workers = len(await status.workers())
+    return RecoveryAnswers(paused, marked, lost, workers, alarms, min(marked, _MARKS_MAX))

@@ -31,7 +31,8 @@ def explain() -> None:
 def topic(name: str, admin_url: str, output: OutputFormat) -> None:
     """Say what the topic NAME is doing: served, not in memory, being loaded (in which step).
 
-    The question does not load the topic.  Each partition of a topic with partitions is a line.
+    The line `broker` names the broker that owns the bundle of the topic, and answers.  The question
+    does not load the topic.  Each partition of a topic with partitions is a line.
     """
     full = parse_topic(name).full
     by_topic: dict[str, dict[str, Any]] = ask_admin(
@@ -42,14 +43,18 @@ def topic(name: str, admin_url: str, output: OutputFormat) -> None:
         return
     found = by_topic[full]
     if output != "json":
-        found = {
-            "topic": found["topic"],
-            "state": found["state"],
-            "summary": found["summary"],
-            "in this step (s)": found["stepS"],
-            "in all (s)": found["totalS"],
-        }
+        found = _topic_record(found)
     write_record(found, output)
+
+
+def _topic_record(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the lines for people.  Only a topic that is being loaded has a step and times."""
+    record = {"topic": found["topic"], "state": found["state"], "summary": found["summary"]}
+    if found.get("broker"):
+        record["broker"] = found["broker"]
+    if found["state"] == "loading" and found["stepS"] is not None:
+        record |= {"in this step (s)": found["stepS"], "in all (s)": found["totalS"]}
+    return record
 
 
 @explain.command()

@@ -12,7 +12,7 @@ from daybook.broker.errors import BrokerError, UnavailableError
 from daybook.broker.limits import LoadLimits, TopicLimits
 from daybook.broker.protocol.bundles import BundleName
 from daybook.broker.topics.explain import explain
-from daybook.broker.topics.loads import WAITS
+from daybook.broker.topics.loads import WAITS, LoadCounts
 from daybook.wire.topics import TopicName
 from tests.harness.broker import Cluster, open_broker
 
@@ -166,6 +166,50 @@ async def test_a_load_ends_with_its_bundle_and_does_not_fence_the_next_load(
         assert sorted(logs.opened) == ["a", "a", "b", "b", "c"]
         assert logs.most == 2
         assert logs.finished == 3
+
+
+async def test_all_loads_are_counted_with_the_oldest_of_each_kind(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker(topic_limits=LIMITS) as cluster:
+        logs, topics = Logs(cluster), cluster.broker.topics
+        assert topics.loads.counts() == LoadCounts()
+        logs.stuck = {"a", "b"}
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(load, cluster, "a", "b")
+            await trio.sleep(2)
+            nursery.start_soon(load, cluster, "c")
+            await trio.sleep(1)
+            nursery.start_soon(load, cluster, "d")
+            await trio.sleep(3)
+            found = topics.loads.counts()
+            assert (found.under_way, found.waiting) == (2, 2)
+            assert (round(found.oldest_s), round(found.oldest_wait_s)) == (6, 4)
+            assert found.topic == TopicName.parse("a").full
+            assert found.step == "recovering its last ledgers"
+            logs.stuck.clear()
+        assert topics.loads.counts() == LoadCounts()
+
+
+async def test_a_topic_that_is_not_in_memory_is_not_called_unused(
+    autojump_clock: MockClock,
+) -> None:
+    """A client may be on its way to the broker, and wait for the topic all the time."""
+    async with open_broker(topic_limits=LIMITS) as cluster:
+        told = explain(cluster.broker.topics, TopicName.parse("a"))
+        assert told.state == "notLoaded"
+        assert "nobody" not in told.summary
+        assert "a client that waits for the topic has not reached that broker yet" in told.summary
+        assert (told.step_s, told.total_s) == (None, None), "no load has taken 0 s"
+        told = explain(cluster.broker.topics, TopicName.parse("a"), waiting=1_200)
+        assert "1,200 requests of clients wait for a turn there" in told.summary
+        Logs(cluster)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(load, cluster, "a")
+            while cluster.broker.topics.state_of(TopicName.parse("a")) is None:
+                await trio.lowlevel.checkpoint()
+            told = explain(cluster.broker.topics, TopicName.parse("a"))
+            assert told.state == "loading", "from the turn on in which somebody asks for it"
 
 
 @pytest.mark.parametrize("lost", ["the topic", "the topic for a moment", "the bundle"])

@@ -35,7 +35,7 @@ def connection_of(cluster: Cluster, topic: str = TOPIC) -> ClientConnection:
 def assert_nothing_is_left(cluster: Cluster) -> None:
     for turns in (cluster.broker.context.request_turns, cluster.broker.context.lookup_turns):
         assert turns.under_way == 0
-        assert turns.waiting_bytes == 0
+        assert (turns.waiting, turns.waiting_bytes) == (0, 0)
         assert not turns._ready
         assert not turns._crowded_out
 
@@ -104,6 +104,8 @@ async def test_requests_beyond_the_bound_are_refused(autojump_clock: MockClock) 
         assert {error.request_id for error in refused} == {15, 16, 17, 18}
         assert {error.error for error in refused} == {pb.ServiceNotReady}
         assert "3 requests of this connection wait already" in refused[0].message
+        turns = cluster.broker.context.turns
+        assert (turns.under_way, turns.waiting) == (2, 3)
         client.send(0)
         await client.receipts(1)
         other.tell(pb.CommandProducer(topic="other", producer_id=1, request_id=1))

@@ -27,6 +27,7 @@ from daybook.broker.service.accept import Prove, no_limits
 from daybook.broker.service.connection import ClientConnection
 from daybook.broker.service.handlers import Handlers, serve_client
 from daybook.broker.service.lookup import LookupResult, Lookups
+from daybook.broker.service.request_turns import ClientTurns
 from daybook.broker.topics.producer import Producer
 from daybook.broker.topics.revocation import Revocation
 from daybook.broker.topics.topics import Topics
@@ -187,6 +188,7 @@ class Broker:
             log=silent_log(),
             stored_bytes_max=lambda: self.stored_bytes_max,
             limits=connection_limits or ConnectionLimits(),
+            turns=ClientTurns(connection_limits or ConnectionLimits()),
             authorization=self.authorization,
             audit=self.audit,
             authentication=authentication_of(

@@ -120,4 +120,30 @@ MUTANTS = [
         replacement=Edit("if topic.log.waiting_for:", "if False:"),
         caught_by="tests:tests/broker/test_loads.py -k tells_its_step",
     ),
+    Mutant(
+        id="EX91",
+        rule="explain says that a topic is loading from the first turn on -> not before its task",
+        module="daybook.broker.topics.explain",
+        name="explain",
+        replacement=Edit("case None:", "case None | TopicState.LOADING:"),
+        caught_by="tests:tests/broker/test_loads.py -k not_called_unused",
+    ),
+    Mutant(
+        id="EX92",
+        rule="a bundle of a drained broker is listed with it -> without a broker",
+        module="daybook.broker.admin.bundle_operations",
+        name="BundleOperations.rows",
+        replacement=Edit(
+            "ids.get(found.session) or _host(found.record)", "ids.get(found.session, '')"
+        ),
+        caught_by="tests:tests/broker/control/test_hand_overs.py -k under_way_is_listed",
+    ),
+    Mutant(
+        id="EX93",
+        rule="requests of a connection that ends wait no longer -> they count for ever",
+        module="daybook.broker.service.request_turns",
+        name="RequestQueue.close",
+        replacement=Edit("-len(self._waiting), ", "0, "),
+        caught_by="tests:tests/broker/test_request_turns.py",
+    ),
 ]

@@ -299,6 +299,14 @@ MUTANTS = [
         caught_by="tests:tests/clients/cli/test_doctor_checks.py -k not_asked",
     ),
     Mutant(
+        id="CL20 away",
+        rule="ZooKeeper has failed only where nobody listens -> wherever there is no session",
+        module="daybook.clients.cli.doctor_questions",
+        name="_no_session",
+        replacement=Edit("part.startswith(_NOBODY_LISTENS)", "True"),
+        caught_by="tests:tests/clients/cli/test_doctor.py -k only_if_nobody_listens",
+    ),
+    Mutant(
         id="CL20 whole",
         rule="a list with a wrong line is left alone -> a line is added",
         module="daybook.clients.cli.revoked_tokens",

@@ -366,7 +366,7 @@ MUTANTS = [
     ),
     Mutant(
         id="LR42",
-        rule="a loss that is heard of after the next contact does not end that -> it does, for good",
+        rule="a loss that is heard of late does not end the next contact -> it does, for good",
         module="daybook.wire.metadata.zookeeper",
         name="ZooKeeperStore._settle",
         replacement=Edit(" and request.contact == self._contacts", ""),

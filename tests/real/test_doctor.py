@@ -18,7 +18,7 @@ PATIENCE_S = 180.0
 NAMES = {
     *("brokers", "versions", "metadata store", "bookies", "disks", "copies", "sinks"),
     *("token files", "waiting topics", "lists of ledgers", "Spark subscriptions", "subscriptions"),
-    *("retention", "topics looked at"),
+    *("retention", "topics looked at", "loads of topics", "sessions"),
 }
 
 
@@ -30,31 +30,36 @@ def daybook(cluster: StandaloneProcess, *words: str) -> "subprocess.CompletedPro
 
 def look(cluster: StandaloneProcess, *options: str) -> tuple[int, dict[str, dict[str, Any]]]:
     done = daybook(cluster, "doctor", "--output", "json", *options)
-    assert done.returncode in (0, 1), done.stderr
+    assert done.returncode in (0, 1, 2), done.stderr
     checks = {check["name"]: check for check in json.loads(done.stdout)}
     assert set(checks) == NAMES
     return done.returncode, checks
 
 
 def wait_well(cluster: StandaloneProcess, *options: str) -> dict[str, dict[str, Any]]:
-    """Wait until nothing needs attention; a bookie that starts needs a moment."""
+    """Wait until nothing needs attention; a bookie that starts needs a moment.
+
+    A broker may have lost a session on a busy machine, and tells so for a day: that is left out.
+    """
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        code, checks = look(cluster, *options)
-        if code == 0:
+        _, checks = look(cluster, *options)
+        del checks["sessions"]
+        if {check["verdict"] for check in checks.values()} == {"ok"}:
             return checks
         assert time.monotonic() < deadline, checks
 
 
 def test_a_whole_cluster_needs_nothing(broken: StandaloneProcess) -> None:
     checks = wait_well(broken)
-    assert {check["verdict"] for check in checks.values()} == {"ok"}
     assert checks["brokers"]["sentence"] == "Every registered broker answers and is ready (3)."
     assert checks["bookies"]["sentence"] == "Every bookie takes entries (3), for 3 copies of each."
     # Each address alone is enough: the cluster tells the other one.
     for given in (["--admin-url", broken.admin_url], ["--zookeeper", broken.zookeeper]):
         done = run_here("doctor", "--output", "json", *given)
-        assert done.returncode == 0, done.stdout
+        checks = {check["name"]: check for check in json.loads(done.stdout)}
+        del checks["sessions"]
+        assert {check["verdict"] for check in checks.values()} == {"ok"}, done.stdout
 
 
 def test_a_bookie_that_was_killed_is_named_until_it_is_back(broken: StandaloneProcess) -> None:
@@ -144,7 +149,7 @@ def test_a_broker_that_hangs_is_named_in_time(broken: StandaloneProcess) -> None
         took_s = time.monotonic() - began
     finally:
         assert daybook(broken, "local", "resume", "broker-1").returncode == 0
-    assert code == 1
+    assert code in (1, 2)
     assert took_s < 60
     assert checks["brokers"]["verdict"] in ("failed", "attention")  # failed while it is registered
     assert any(
@@ -153,3 +158,6 @@ def test_a_broker_that_hangs_is_named_in_time(broken: StandaloneProcess) -> None
     )
     assert checks["sinks"]["verdict"] == "ok"  # The other brokers have answered.
     wait_well(broken)
+    _, checks = look(broken)
+    assert checks["sessions"]["verdict"] == "attention"
+    assert any(each.startswith(f"{address} ") for each in checks["sessions"]["items"])

@@ -25,12 +25,14 @@ from daybook.broker.errors import (
     PreconditionError,
     UnavailableError,
 )
+from daybook.broker.limits import ConnectionLimits
 from daybook.broker.namespaces.records import BrokerRecord
 from daybook.broker.ownership.balancer import Balancer
 from daybook.broker.ownership.hand_over import HandOvers
 from daybook.broker.ownership.load_report import LoadReports
 from daybook.broker.ownership.peer_calls import PeerCalls
 from daybook.broker.ownership.peer_network import PeerNetwork
+from daybook.broker.service.request_turns import ClientTurns
 from daybook.clients.python.http import http_request
 from daybook.wire.http import HttpPort
 from daybook.wire.logging import silent_log
@@ -213,6 +215,8 @@ async def serve(cluster: Cluster, host: str, shared: set[str]) -> Admin:
             load_reports(broker),
             balancer(broker, hand_overs),
             broker.directory,
+            topics=broker.topics,
+            turns=ClientTurns(ConnectionLimits()),
             stop_leading=broker.leader_scope.cancel,
         ),
     )

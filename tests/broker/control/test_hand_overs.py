@@ -1,18 +1,23 @@
 """Bundles are handed over to a named broker, and split, while sessions and answers are lost."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import pytest
 import trio
 import trio.testing
 from trio.testing import MockClock
 
+from daybook.broker.admin.bundle_operations import BundleOperations, BundleRow
 from daybook.broker.errors import UnavailableError
 from daybook.broker.namespaces import records
 from daybook.broker.namespaces.records import LocalPolicies, Successor
+from daybook.broker.ownership.hand_over import HandOvers
 from daybook.broker.ownership.leaving import Receiver
 from daybook.broker.ownership.membership import owners, remove
 from daybook.broker.ownership.owner_records import Ticket
+from daybook.broker.ownership.peer_calls import PeerCalls
+from daybook.broker.ownership.peer_network import PeerNetwork
 from daybook.broker.protocol.bundles import (
     HASH_MAX,
     BundleName,
@@ -23,6 +28,7 @@ from daybook.broker.protocol.bundles import (
     parts_of,
 )
 from daybook.broker.protocol.ownership import Answer
+from daybook.wire.logging import silent_log
 from daybook.wire.topics import TopicName
 from tests.broker.control.brokers import Cluster, ControlPlane, open_cluster
 
@@ -113,6 +119,47 @@ async def test_lookups_name_the_next_owner_from_the_beginning(autojump_clock: Mo
             for broker in (one, two, three):
                 found = await broker.lookups.lookup_bundle(A, authoritative=False)
                 assert (found.service_url, found.redirect) == (two.identity.service_url, False)
+
+
+async def test_a_move_under_way_is_listed_and_so_are_the_bundles_of_a_broker_that_leaves(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster:
+        one = await cluster.start("one", "http://one:8080")
+        two = await cluster.start("two", "http://two:8080")
+        assert await one.ownership.acquire(A) is Answer.OURS
+        calls = PeerCalls(PeerNetwork(two.network))
+        hand_overs = HandOvers(two.session, two.ownership, two.peers, calls, silent_log())
+        operations = BundleOperations(
+            two.session,
+            two.policies,
+            two.ownership,
+            two.topics,
+            hand_overs,
+            calls,
+            bundles_max=20,
+        )
+
+        async def listed() -> BundleRow:
+            (row,) = (row for row in await operations.rows("public/default") if row.broker)
+            assert f"public/default/{row.bundle}" == A
+            return row
+
+        here, there = one.identity.broker_id, two.identity.broker_id
+        assert ((await listed()).broker, (await listed()).moving_to) == (here, "")
+        one.topics.closing_takes_s = 2.0
+        assert await one.ownership.withdraw()
+        async with trio.open_nursery() as nursery:
+            two.ownership.expect(A)
+            to = Successor(two.identity.service_url, two.identity.http_url)
+            take = partial(two.ownership.take, A)
+            nursery.start_soon(one.ownership.hand_over, A, to, receiver(two, take))
+            await trio.sleep(1)
+            row = await listed()
+            assert (row.broker, row.moving_to) == (here, there)
+            assert row.moving_since_ms == cluster.clock.now_ms()
+        row = await listed()
+        assert (row.broker, row.moving_to, row.moving_since_ms) == (there, "", None)
 
 
 async def test_clients_wait_at_the_next_owner_until_it_has_the_bundle(

@@ -7,6 +7,7 @@ from trio.testing import MockClock
 from daybook.broker.admin.broker_operations import BrokerOperations
 from daybook.broker.config import parse
 from daybook.broker.errors import NotOwnerError, PreconditionError, UnavailableError
+from daybook.broker.limits import ConnectionLimits
 from daybook.broker.namespaces import records
 from daybook.broker.namespaces.records import BrokerRecord, BundleStats, LoadReport
 from daybook.broker.ownership.balancer import Balancer, Outcome
@@ -18,11 +19,12 @@ from daybook.broker.ownership.peer_network import PeerNetwork
 from daybook.broker.protocol.balance import BalanceSettings, Kind
 from daybook.broker.protocol.bundles import BundleName
 from daybook.broker.protocol.ownership import Answer
+from daybook.broker.service.request_turns import ClientTurns
 from daybook.wire.logging import silent_log
 from daybook.wire.metadata.store import StoreUnavailableError
 from daybook.wire.topics import TopicName
 from tests.broker.control.brokers import Cluster, ControlPlane, open_cluster
-from tests.broker.control.test_server import World, simulated
+from tests.broker.control.test_server import World, send, simulated
 
 BUNDLES = [
     BundleName("public/default/0x00000000_0x10000000"),
@@ -69,6 +71,8 @@ class Admin:
             self.reports,
             self.balancer,
             broker.directory,
+            topics=broker.topics,
+            turns=ClientTurns(ConnectionLimits()),
             stop_leading=broker.leader_scope.cancel,
         )
 
@@ -132,7 +136,8 @@ async def test_decisions_are_counted_by_their_ends(
         one, _ = await start(cluster, dry_run=dry_run)
 
         async def move(*_: object) -> None:
-            await trio.lowlevel.checkpoint()
+            (now,) = (await one.operations.decisions()).decisions
+            assert (now.outcome, now.target) == ("under way", "two:8080")
             if error is not None:
                 raise error
 
@@ -180,6 +185,28 @@ def test_a_broker_reports_what_it_carries() -> None:
             bundle = broker.context.policies.known_bundle_of(name)
             assert list(found.last_stats) == [bundle]
             assert found.num_bundles == len(found.bundles) == 1
+
+    simulated(story)
+
+
+def test_a_broker_tells_what_it_is_busy_with_and_the_sessions_that_it_lost() -> None:
+    async def story(world: World) -> None:
+        broker = await world.broker("one")
+        found = broker.operations.of_brokers.activity()
+        assert (found.sessions_lost, found.session_lost_ago_s) == (0, None)
+        assert (found.topics_loading, found.loads_waiting, found.requests_waiting) == (0, 0, 0)
+        async with world.client("one") as client:
+            await send(client, "orders", 1)
+        world.cluster.metadata.expire("one")
+        await trio.sleep(5)  # in virtual time
+        found = broker.operations.of_brokers.activity()
+        assert found.sessions_lost == 1
+        assert found.session_lost_ago_s is not None
+        assert 3 < found.session_lost_ago_s <= 5
+        (lost,) = (m for m in broker.metrics.collect() if m.name == "daybook_broker_sessions_lost")
+        assert [sample.value for sample in lost.samples] == [1]
+        told = await broker.operations.explain_topic(TopicName.parse("orders"))
+        assert (told.state, told.broker) == ("notLoaded", broker.identity.broker_id)
 
     simulated(story)
 

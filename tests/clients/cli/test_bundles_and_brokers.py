@@ -7,6 +7,7 @@ from tests.clients.cli.conftest import Daybook, FakeAdmin
 
 NAMESPACE = "/admin/v2/namespaces/public/default"
 LOWER, UPPER = "0x00000000_0x80000000", "0x80000000_0xffffffff"
+SINCE = "2023-11-14T22:13:20+00:00"
 ROW = {
     "broker": "a:8080",
     "leads": True,
@@ -48,12 +49,37 @@ def test_bundles_are_listed_with_their_brokers(daybook: Daybook, fake_admin: Fak
     assert code == 0
     one, two = json.loads(out)
     assert (one["bundle"], one["broker"], two["broker"]) == (LOWER, broker, "127.0.0.1:1")
-    assert (one["topics"], one["messages in/s"], two["topics"]) == (3, 10.0, None)
+    assert (one["loaded topics"], one["messages in/s"], two["loaded topics"]) == (3, 10.0, None)
     del stats[f"public/default/{LOWER}"]
     for topics, shown in ((0, 0), (3, None)):  # the busiest bundles are reported, and not all
         report["numTopics"] = topics
         one = json.loads(daybook("bundles", "list", "public/default", "--output", "json")[1])[0]
-        assert one["topics"] == shown
+        assert one["loaded topics"] == shown
+
+
+def test_a_bundle_that_moves_has_the_next_broker_and_the_time(
+    daybook: Daybook, fake_admin: FakeAdmin
+) -> None:
+    """An operator who has begun a move saw a bundle without topics, and no sign of the move."""
+    broker = os.environ["DAYBOOK_ADMIN_URL"].removeprefix("http://")
+    lower: dict[str, object] = {
+        "bundle": LOWER,
+        "broker": broker,
+        "movingTo": "",
+        "movingSinceMs": None,
+    }
+    upper = {"bundle": UPPER, "broker": "", "movingTo": "", "movingSinceMs": None}
+    path = "/admin/v2/daybook/bundles/public/default"
+    fake_admin.answers["GET", path] = 200, [lower, upper]
+    _, out, _ = daybook("bundles", "list")
+    assert "moving" not in out
+    lower |= {"movingTo": "b:8080", "movingSinceMs": 1_700_000_000_000}
+    _, out, _ = daybook("bundles", "list")
+    assert out.splitlines()[1].split() == [LOWER, broker, "-", "-", "-", "b:8080", SINCE]
+    assert "loaded topics" in out.splitlines()[0]
+    one, two = json.loads(daybook("bundles", "list", "--output", "json")[1])
+    assert (one["moving to"], one["moving since"]) == ("b:8080", SINCE)
+    assert (two["moving to"], two["moving since"]) == (None, None)
 
 
 def test_bundles_are_moved_split_and_unloaded(daybook: Daybook, fake_admin: FakeAdmin) -> None:
@@ -136,12 +162,17 @@ def test_brokers_are_listed_with_their_loads(daybook: Daybook, fake_admin: FakeA
     fake_admin.answers["GET", "/admin/v2/daybook/brokers"] = 200, [ROW]
     code, out, _ = daybook("brokers", "list", "--output", "json")
     assert code == 0
-    assert json.loads(out)[0]["leads"] == "yes"
+    (row,) = json.loads(out)
+    assert (row["leads"], row["loaded topics"], row["reported"]) == ("yes", 3, SINCE)
     code, out, _ = daybook("brokers", "load", "--output", "json")
     assert code == 0
     (row,) = json.loads(out)
     assert (row["messages in/s"], row["bytes in/s"]) == (10.0, 100)
     assert row["reported"].startswith("2023-11-14T22:13:20")
+    fake_admin.answers["GET", "/admin/v2/daybook/brokers"] = 200, [{**ROW, "reportedMs": 0}]
+    for words in ("list", "load"):
+        (row,) = json.loads(daybook("brokers", words, "--output", "json")[1])
+        assert (row["loaded topics"], row["reported"]) == (None, "never"), "0 would be a claim"
 
 
 def test_a_broker_is_drained(daybook: Daybook, fake_admin: FakeAdmin) -> None:

@@ -21,13 +21,27 @@ from daybook.bookie.registry.underreplication import Underreplication
 from daybook.bookie.replication.status_records import Alarm, AlarmKind, StatusRecords
 from daybook.wire.clock import SystemClock
 from daybook.wire.metadata.memory import MemoryStore
-from daybook.wire.metadata.store import MetadataStore
+from daybook.wire.metadata.store import MetadataStore, NoContactError
 from tests.clients.cli.conftest import Daybook, FakeAdmin
 
 PATHS = LedgerPaths()
 ORDERS, IDLE = "persistent://public/default/orders", "persistent://public/default/idle"
 DAY_MS = 86_400_000
 STATS = "/admin/v2/persistent/public/default/{}/stats"
+
+
+ACTIVITY = {
+    "topicsLoading": 0,
+    "loadsWaiting": 0,
+    "oldestLoadWaitS": 0.0,
+    "oldestLoadS": 0.0,
+    "oldestLoadTopic": "",
+    "oldestLoadStep": "",
+    "requestsUnderWay": 0,
+    "requestsWaiting": 0,
+    "sessionsLost": 0,
+    "sessionLostAgoS": None,
+}
 
 
 def loaded(**stats: Any) -> dict[str, Any]:
@@ -57,6 +71,7 @@ def rest(fake_admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch) -> FakeAdmin:
         "/admin/v2/daybook/sinks": [],
         "/admin/v2/daybook/quarantine": {},
         "/admin/v2/daybook/token-files": {},
+        "/admin/v2/daybook/activity": ACTIVITY,
         "/admin/v2/tenants": ["public"],
         "/admin/v2/namespaces/public": ["public/default"],
         "/admin/v2/namespaces/public/default": {"retention_policies": None},
@@ -116,7 +131,7 @@ def test_topics_that_are_not_loaded_are_asked_only_on_demand(
 def test_a_broker_that_is_not_ready_says_why(daybook: Daybook, rest: FakeAdmin) -> None:
     rest.answers["GET", "/readyz"] = 503, (b"no contact with the metadata store", {})
     code, checks = looked(daybook)
-    assert code == 1
+    assert code == 2
     assert checks["brokers"]["verdict"] == "failed"
     assert "no contact with the metadata store" in checks["brokers"]["sentence"]
 
@@ -212,13 +227,69 @@ def test_a_list_of_revoked_tokens_that_cannot_be_used_needs_attention(
     assert "another release" in check["sentence"]
 
 
+def test_a_broker_tells_of_its_loads_and_its_sessions(daybook: Daybook, rest: FakeAdmin) -> None:
+    told = {"topicsLoading": 256, "loadsWaiting": 900, "oldestLoadWaitS": 22.5}
+    told |= {"sessionsLost": 2, "sessionLostAgoS": 61.0}
+    rest.answers["GET", "/admin/v2/daybook/activity"] = 200, ACTIVITY | told
+    code, checks = looked(daybook)
+    assert code == 1
+    assert checks["loads of topics"]["verdict"] == "attention"
+    assert (
+        "900 topics wait for a place, the oldest for 22 s" in checks["loads of topics"]["items"][0]
+    )
+    assert checks["sessions"]["verdict"] == "attention"
+    assert "2 times since its start, the last time 1m1s ago" in checks["sessions"]["sentence"]
+    del rest.answers["GET", "/admin/v2/daybook/activity"]
+    _, checks = looked(daybook)
+    for name in ("loads of topics", "sessions"):
+        assert checks[name]["verdict"] == "unknown"
+        assert "another release" in checks[name]["sentence"]
+
+
+def test_zookeeper_where_nobody_listens_has_failed_and_comes_first(
+    daybook: Daybook, rest: FakeAdmin, hurried: None
+) -> None:
+    del hurried
+    rest.answers["GET", "/readyz"] = 503, (b"no contact with the metadata store", {})
+    code, checks = looked(daybook, "--zookeeper", "127.0.0.1:1")
+    assert code == 2
+    store = checks["metadata store"]
+    assert store["verdict"] == "failed"
+    assert "nobody listens at 127.0.0.1:1" in store["sentence"]
+    assert "daybook local start zookeeper" in store["remedy"]
+    for name in ("bookies", "disks", "copies", "versions"):
+        assert checks[name]["verdict"] == "unknown", name
+        assert checks[name]["remedy"] == store["remedy"], name
+    _, out, _ = daybook("doctor", "--zookeeper", "127.0.0.1:1")
+    assert out.splitlines()[2].split()[:3] == ["failed", "metadata", "store"]
+
+
+@pytest.mark.parametrize(
+    ("why", "verdict"),
+    [
+        ("nobody listens at a:1; nobody listens at b:1", "failed"),
+        ("nobody listens at a:1; b:1 takes connections, and says nothing", "unknown"),
+    ],
+)
+def test_zookeeper_has_failed_only_if_nobody_listens_at_any_address(
+    daybook: Daybook, rest: FakeAdmin, monkeypatch: pytest.MonkeyPatch, why: str, verdict: str
+) -> None:
+    del rest
+
+    def no_contact(hosts: str, **_: object) -> None:
+        raise NoContactError(f"there is no session with ZooKeeper at {hosts}", why)
+
+    monkeypatch.setattr("daybook.clients.cli.doctor_questions.open_zookeeper", no_contact)
+    assert looked(daybook, "--zookeeper", "a:1,b:1")[1]["metadata store"]["verdict"] == verdict
+
+
 def test_the_table_has_the_worst_first_with_the_remedy(daybook: Daybook, rest: FakeAdmin) -> None:
     rest.answers["GET", "/admin/v2/daybook/sinks"] = (
         200,
         [{"name": "archive", "state": "BLOCKED", "partitions": [{"reason": "it was deleted"}]}],
     )
     code, out, _ = daybook("doctor")
-    assert code == 1
+    assert code == 2
     first = out.splitlines()[2].split()
     assert first[:2] == ["failed", "sinks"]
     assert "daybook sinks show archive" in " ".join(out.split())
@@ -231,7 +302,8 @@ def test_nothing_that_answers_is_exit_code_2(
     monkeypatch.setenv("DAYBOOK_ADMIN_URL", "http://127.0.0.1:1")
     code, out, err = daybook("doctor", "--zookeeper", "127.0.0.1:1", "--output", "json")
     assert code == 2
-    assert {check["verdict"] for check in json.loads(out)} == {"unknown"}
+    failed = {check["name"] for check in json.loads(out) if check["verdict"] != "unknown"}
+    assert failed == {"metadata store"}
     assert "Neither a broker nor ZooKeeper answers" in err
 
 
@@ -333,7 +405,7 @@ def test_the_metadata_store_tells_where_the_brokers_are(
     del stored
     monkeypatch.delenv("DAYBOOK_ADMIN_URL")
     code, checks = looked(daybook, "--zookeeper", "zk:1")
-    assert code == 1
+    assert code == 2
     assert checks["brokers"]["verdict"] == "ok"
     assert checks["waiting topics"]["verdict"] == "ok"
 
@@ -362,7 +434,7 @@ def test_a_sink_is_committed_for_long_by_the_time_of_its_record(
 def test_zookeeper_of_another_cluster_is_a_failure(daybook: Daybook, stored: Store) -> None:
     stored.members = {"elsewhere:8080": "http://elsewhere:8080"}
     code, checks = looked(daybook)
-    assert code == 1
+    assert code == 2
     assert checks["metadata store"]["verdict"] == "failed"
     assert "belongs to another cluster" in checks["metadata store"]["sentence"]
     assert checks["bookies"]["verdict"] == "unknown"

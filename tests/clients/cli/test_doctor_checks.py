@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from daybook.clients.cli.doctor_answers import (
+    Activity,
     BookieAnswers,
     BrokerAnswers,
     ClusterAnswers,
@@ -23,8 +24,10 @@ from daybook.clients.cli.doctor_checks import (
     check_coverage,
     check_disks,
     check_lists,
+    check_loads,
     check_recovery,
     check_retention,
+    check_sessions,
     check_sinks,
     check_spark,
     check_store,
@@ -41,7 +44,7 @@ SILENT = Unknown("nobody listens")
 
 
 def broker() -> BrokerAnswers:
-    return BrokerAnswers("", "0.1.0", {}, {}, {})
+    return BrokerAnswers("", "0.1.0", {}, {}, {}, Activity())
 
 
 def bookie(name: str, state: str = "writable", **more: Any) -> BookieAnswers:
@@ -84,7 +87,7 @@ def verdicts(answers: ClusterAnswers) -> dict[str, str]:
 def test_a_cluster_that_is_well_is_ok_in_every_check() -> None:
     checks = all_checks(well())
     assert {check.verdict for check in checks} == {"ok"}
-    assert len({check.name for check in checks}) == len(checks) == 14
+    assert len({check.name for check in checks}) == len(checks) == 16
     assert all(check.sentence.endswith(".") for check in checks)
 
 
@@ -190,6 +193,27 @@ def test_brokers_of_different_releases_or_formats_need_attention() -> None:
     assert (check.verdict, check.items) == ("attention", ["b:1 lacks f-2"])
 
 
+SESSIONS: list[tuple[Activity, str, str]] = [
+    (Activity(sessions_lost=3, lost_ago_s=300), "attention", "b:1 3 times since its start, the"),
+    (Activity(sessions_lost=1, lost_ago_s=300), "attention", "1 time since its start, the last"),
+    (Activity(sessions_lost=1, lost_ago_s=9 * 86_400), "ok", "A note: Brokers have lost"),
+]
+
+
+@pytest.mark.parametrize(("activity", "verdict", "words"), SESSIONS)
+def test_a_broker_that_lost_its_session_lately_needs_attention(
+    activity: Activity, verdict: str, words: str
+) -> None:
+    answers = well()
+    answers.brokers["b:1"].activity = activity
+    check = check_sessions(answers)
+    assert check.verdict == verdict
+    assert words in check.sentence
+    assert "`session_timeout_s`" in check.remedy
+    answers.brokers["a:1"].activity = SILENT
+    assert check_sessions(answers).verdict == ("unknown" if verdict == "ok" else verdict)
+
+
 # -- bookies
 
 BOOKIES: list[tuple[list[BookieAnswers], tuple[int, int] | None, str, str]] = [
@@ -255,7 +279,8 @@ def test_a_disk_that_is_nearly_full_needs_attention() -> None:
 
 
 RECOVERY: list[tuple[RecoveryAnswers, str, str]] = [
-    (RecoveryAnswers(False, 4, {"b3": 4}, 2, []), "attention", "b3 lacks 4"),
+    (RecoveryAnswers(False, 4, {"b3": 4}, 2, [], 4), "attention", "b3 lacks 4"),
+    (RecoveryAnswers(False, 5_000, {"b3": 1_000}, 2, [], 1_000), "attention", "1,000 or more"),
     (RecoveryAnswers(False, 1, {}, 0, []), "failed", "no worker restores them"),
     (RecoveryAnswers(True, 0, {}, 2, []), "attention", "paused"),
     (RecoveryAnswers(False, 1, {}, 2, ["ledger 7: no copy"]), "failed", "ledger 7: no copy"),
@@ -278,7 +303,58 @@ def test_what_is_wrong_with_the_metadata_store_is_a_failure() -> None:
     )
 
 
+def test_a_metadata_store_that_is_known_to_be_away_has_failed() -> None:
+    nobody = Unknown("nobody listens at zk:2181", away=True)
+    answers = replace(well(), store=nobody)
+    check = all_checks(answers)[0]  # The table shows the cause before what follows from it.
+    assert (check.name, check.verdict) == ("metadata store", "failed")
+    assert check.sentence.endswith("nobody listens at zk:2181.")
+    assert "daybook local start zookeeper" in check.remedy
+    answers.registered = answers.sinks = Unknown("there was no contact with the metadata store")
+    answers.brokers["a:1"].ready = "no contact with the metadata store"
+    checks = {check.name: check for check in all_checks(answers)}
+    assert checks["brokers"].verdict == "failed", "what it says of itself is known"
+    assert checks["brokers"].items == ["a:1 is not ready: no contact with the metadata store"]
+    assert checks["sinks"].verdict == "unknown"
+    assert checks["sinks"].remedy == check.remedy
+
+
 # -- topics
+
+LOADS: list[tuple[Activity, str, str]] = [
+    (Activity(), "ok", "No broker is loading topics"),
+    (Activity(3, oldest_load_s=2), "ok", "A note: topics are being loaded, or requests wait: b:1"),
+    (
+        Activity(256, 1_744, 4, 4, requests_waiting=1_200),
+        "ok",
+        "b:1 is loading 256 topics, 1,744 topics wait for a place, the oldest for 4 s, 1,200"
+        " requests of clients wait for a turn",
+    ),
+    (Activity(256, 1, 14, 2), "attention", "1 topic waits for a place, the oldest for 14 s"),
+    (
+        Activity(1, 0, 0, 45, ORDERS, "recovering its last ledgers"),
+        "attention",
+        f"b:1 is loading 1 topic ({ORDERS} for 45 s: recovering its last ledgers)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("activity", "verdict", "words"), LOADS)
+def test_loads_of_topics(activity: Activity, verdict: str, words: str) -> None:
+    answers = well()
+    answers.brokers["b:1"].activity = activity
+    check = check_loads(answers)
+    assert check.verdict == verdict
+    assert words in check.sentence
+    if activity.topic:
+        assert f"daybook explain topic {ORDERS}" in check.remedy
+    answers.brokers["a:1"].activity = SILENT
+    assert check_loads(answers).verdict == ("unknown" if verdict == "ok" else verdict)
+    assert words in check_loads(answers).sentence or not activity.loading
+    gone = replace(answers, registered=["b:1"])
+    assert check_loads(gone) == check, "only the admin URL names the broker that is gone"
+    assert check_sessions(gone).verdict == "ok"
+
 
 SINKS: list[tuple[list[Sink], str, str]] = [
     ([Sink("s", "APPLIED", [], 0), Sink("n", "NEW", [], 0)], "ok", "2 sinks"),
@@ -394,7 +470,8 @@ def test_topics_that_were_not_looked_at_are_said() -> None:
     namespaces = {"public/default": Namespace(frozenset({ORDERS, "x"}), 1, 1)}
     check = check_coverage(replace(with_topic(), namespaces=namespaces))
     assert check.verdict == "ok"
-    assert "1 topic was not looked at, of 2" in check.sentence
+    assert "1 topic was not looked at, of 2, because no broker has them" in check.sentence
+    assert "nobody" not in check.sentence, "clients may wait for it"
     assert "--all-topics" in check.remedy
     every = replace(with_topic(), namespaces=namespaces, all_topics=True)
     every.asked = {"x": Unknown("the time was up")}

@@ -284,6 +284,11 @@ def test_explain_topic_says_in_which_step_a_load_is(
     assert code == 0
     assert "recovering its last ledgers, of 3" in out
     assert "12.5" in out
+    answer |= {"state": "notLoaded", "stepS": None, "totalS": None, "broker": "b:8080"}
+    fake_admin.answers["GET", f"{ROOT}/orders/explain"] = 200, answer
+    _, out, _ = daybook("explain", "topic", "orders")
+    assert "b:8080" in out
+    assert "(s)" not in out, "nothing has taken 0 s"
 
 
 def test_the_question_before_a_deletion_says_that_the_topic_is_a_partition(
