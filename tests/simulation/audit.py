@@ -56,6 +56,10 @@ class MetadataAudit:
         """Return the ledgers of present topics that are there and that no list has ever named."""
         return [each for each, topic in self._unlisted.items() if topic in self._topics]
 
+    def topics_of_orphans(self) -> list[str]:
+        """Return the topics of these ledgers."""
+        return sorted({self._unlisted[each] for each in self.orphans()})
+
     def on_write(self, host: str, path: str, record: Record | None) -> None:
         self._writer = self._process_of(host)
         parts = path.split("/")

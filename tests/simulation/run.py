@@ -16,12 +16,14 @@ check      the history is checked (`tests.history`), and hosts have logged no er
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
 import trio
 
+from daybook.broker.errors import BrokerError
 from daybook.broker.namespaces.policies import DEFAULT_NAMESPACE
 from daybook.wire.metadata.store import Record
 from daybook.wire.topics import TopicName
@@ -460,8 +462,9 @@ class _Simulation:
     async def _wait_for_orphans(self) -> None:
         """Give brokers time to remove orphans; the checker reports one that is still there.
 
-        A short run may end before the first search after the last fault.  All topics are open now.
-        A broker whose clock was set back keeps ledgers from its future: its clock is set right.
+        A short run may end before the first search after the last fault.  A topic that has left
+        memory meanwhile keeps its orphans until somebody uses it, so it is loaded again.  A broker
+        whose clock was set back keeps ledgers from its future: its clock is set right.
         """
         created = [self._audit.ledgers[each].created_ms or 0 for each in self._audit.orphans()]
         for name in self._plan.shape.broker_names():
@@ -469,7 +472,17 @@ class _Simulation:
             clock.offset_ms += max(0, max(created, default=0) - clock.now_ms())
         with trio.move_on_after(LIVENESS_S):
             while self._audit.orphans():
+                for topic in self._audit.topics_of_orphans():
+                    await self._load(TopicName.parse(topic))
                 await self._handle.sleep(_LOOK_S)
+
+    async def _load(self, topic: TopicName) -> None:
+        """Load a topic at the broker that owns it."""
+        cluster = self._cluster
+        for name in self._plan.shape.broker_names():
+            if (broker := cluster.broker(name)) is not None:
+                with suppress(BrokerError):
+                    await cluster.call(name, partial(broker.topics.get, topic, create=False))
 
     async def _stop_brokers(self) -> None:
         """Stop brokers in good order; then no leftovers of clients and brokers may remain."""
