@@ -1,5 +1,6 @@
 """The handshake, requests that any broker answers, refusals, clients that misbehave."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,7 +9,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from daybook.broker.dispatch.consumer import Consumer
 from daybook.broker.limits import ConnectionLimits, RequestLimits
 from daybook.broker.protocol.session import NOT_OFFERED
 from daybook.broker.protocol.topic_watchers import topics_hash
@@ -733,17 +733,18 @@ async def test_other_tasks_run_while_thousands_of_consumers_leave(
         for consumer_id in range(count):
             await gone.subscribe(consumer_id, kind=pb.CommandSubscribe.Key_Shared)
         subscription = cluster.broker.topics.loaded[TOPIC].subscriptions.by_name["sub"]
-        soon, leave = trio.lowlevel.current_trio_token().run_sync_soon, client_consumers._leave
-        left: list[int] = []  # when another task has run
+        checkpoint, left = trio.lowlevel.checkpoint, list[int]()
 
-        def watched(consumer: Consumer) -> None:
-            leave(consumer)
-            soon(lambda: left.append(len(subscription.consumers)))
+        async def watched() -> None:
+            left.append(len(subscription.consumers))
+            await checkpoint()
 
-        monkeypatch.setattr(client_consumers, "_leave", watched)
+        lowlevel = SimpleNamespace(checkpoint=watched)
+        monkeypatch.setattr(client_consumers, "trio", SimpleNamespace(lowlevel=lowlevel))
         gone.frames.close()
         await trio.sleep(1)
-        assert len(set(left)) >= 3
+        assert left == [7, 4, 1]
+        assert not subscription.consumers
         # Another client finds the subscription as it is.
         await (await cluster.client()).subscribe(1, kind=pb.CommandSubscribe.Key_Shared)
         assert len(subscription.consumers) == 1

@@ -323,7 +323,7 @@ LONG_LISTS = [
         rule="a truncation without a new ledger drops the other ones -> it waits for a new ledger",
         module=_LOG,
         name="ManagedLedger.truncate",
-        replacement=Edit("self.state is not LogState.OPEN", "self.current_entries"),
+        replacement=Edit("not self._protocol.at_rest", "self.current_entries"),
         caught_by=f"{_SCENARIOS}/test_long_list.py -k truncation",
     ),
     Mutant(

@@ -96,8 +96,8 @@ REJECTED = [
         module=_LETTERS,
         name="DeadLetters.give_up",
         replacement=Edit(
-            "self._known.add(message.message_id)",
-            "self._known.add(message.message_id)\n    acknowledge()",
+            "self._known.add(known)",
+            "self._known.add(known)\n    acknowledge()",
         ),
         caught_by=f"{_BY_LETTERS} -k letter_is_stored",
     ),

@@ -85,7 +85,7 @@ MUTANTS = [
         module="daybook.clients.python.dead_letters",
         name="DeadLetters._store",
         replacement=Edit(
-            "await self._send(self.topic, message, properties, None, letter.acknowledge)",
+            "await self._send(topic, message, properties, None, letter.acknowledge)",
             "letter.acknowledge()",
         ),
         caught_by=f"{_RUNS} dead_letters",
