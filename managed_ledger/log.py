@@ -252,6 +252,8 @@ class ManagedLedger:
     @property
     def waiting_for(self) -> str:
         """The reason why nothing is confirmed, in words; empty while all is well."""
+        if self.idle and not self._protocol.waiting:
+            return ""  # A ledger that was wanted for a trim is not there, and nobody waits for it.
         return self._writer.waiting_for
 
     @property

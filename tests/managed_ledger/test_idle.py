@@ -255,6 +255,22 @@ def test_the_last_ledger_is_dropped_behind_a_new_one_when_nobody_needs_it() -> N
     play(scenario)
 
 
+def test_a_trim_that_gets_no_ledger_makes_nobody_wait() -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as one, world.host("b") as two:
+            log = await opened_twice(one, two)
+            world.kill("bookie-1")
+            world.kill("bookie-2")
+            await until(lambda: len(two.client.directory.usable()) < 2)
+            await log.trim(NOW)
+            assert log.state is LogState.CREATING
+            await until(lambda: log.state is LogState.IDLE)
+            assert not log.waiting_for
+            assert await read_all(log) == [0, 1, 2]
+
+    play(scenario)
+
+
 def test_a_truncation_empties_an_idle_log() -> None:
     async def scenario(world: World) -> None:
         async with world.host("a") as one, world.host("b") as two:

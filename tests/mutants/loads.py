@@ -373,6 +373,14 @@ MUTANTS = [
         caught_by=_REQUEST_TESTS,
     ),
     Mutant(
+        id="LR43",
+        rule="a write waits for none of an earlier contact -> it is lost with that",
+        module="daybook.wire.metadata.zookeeper",
+        name="ZooKeeperStore._state_changed",
+        replacement=Edit("self._grouped = None", "pass"),
+        caught_by=_REQUEST_TESTS,
+    ),
+    Mutant(
         id="LR41",
         rule="a broker drops old entries -> nobody does",
         module="daybook.broker.server",

@@ -480,6 +480,14 @@ IDLE = [
         caught_by=_IDLE,
     ),
     Mutant(
+        id="IL15",
+        rule="a log for which nobody waits says nothing -> tells of the last ledger that failed",
+        module=_LOG,
+        name="ManagedLedger.waiting_for",
+        replacement=Edit("self.idle and not self._protocol.waiting", "False"),
+        caught_by=f"{_IDLE}::test_a_trim_that_gets_no_ledger_makes_nobody_wait",
+    ),
+    Mutant(
         id="IL12",
         rule="the last ledger of an idle log is dropped when nobody needs it -> stays",
         module=_LOG,

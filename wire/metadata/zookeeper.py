@@ -575,6 +575,8 @@ class ZooKeeperStore:
             self._kazoo_lost.set()
         if state is SessionState.CONNECTED:
             self._contacts += 1
+            # Writes of this contact must not wait for one of the last contact, and be lost with it.
+            self._grouped = None
             self._refused = ""
             self._told.clear()
         elif self._tls is not None:

@@ -133,6 +133,36 @@ def test_a_loss_that_is_heard_of_after_the_next_contact_does_not_end_that(overta
     play(scenario)
 
 
+def test_a_write_of_the_next_contact_is_not_lost_with_those_of_the_last_one() -> None:
+    """The loss of a write is heard of when others have been made in the next contact."""
+
+    async def scenario(store: ZooKeeperStore, kazoo: Kazoo) -> None:
+        ended: dict[str, float] = {}
+        refused = trio.Event()
+
+        async def write() -> None:
+            with pytest.raises(VersionConflictError):
+                await store.set("/b", b"", 0)
+            refused.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(take, ended, "lost", lambda: store.set("/a", b"", 0))
+            await trio.testing.wait_all_tasks_blocked()
+            store._handle_state(kazoo, SessionState.SUSPENDED, 0)  # type: ignore[arg-type]
+            store._handle_state(kazoo, SessionState.CONNECTED, 1)  # type: ignore[arg-type]
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(write)
+            await trio.testing.wait_all_tasks_blocked()
+            kazoo.asked[0].set_exception(exceptions.ConnectionLoss())
+            await trio.testing.wait_all_tasks_blocked()
+            kazoo.asked[1].set_exception(exceptions.BadVersionError())
+        assert list(ended) == ["lost"]
+        assert refused.is_set()
+        assert store.session_state is SessionState.CONNECTED
+
+    play(scenario)
+
+
 def test_an_answer_that_comes_too_late_is_dropped() -> None:
     async def scenario(store: ZooKeeperStore, kazoo: Kazoo) -> None:
         with trio.move_on_after(1.0):
