@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -151,20 +152,25 @@ async def in_thread(work: Callable[[], T]) -> T:
 
 
 def records(client: KazooClient, path: str = "/") -> list[str]:
-    """Return all paths."""
+    """Return all paths.  Brokers and bookies may remove records meanwhile."""
     if path == "/zookeeper":
         return []
-    below = [f"{path.rstrip('/')}/{name}" for name in client.get_children(path)]
+    try:
+        below = [f"{path.rstrip('/')}/{name}" for name in client.get_children(path)]
+    except NoNodeError:
+        return []
     return [path, *(each for child in below for each in records(client, child))]
 
 
 def open_records(client: KazooClient) -> list[str]:
     """Return the records that strangers may change, without announcements."""
-    return [
-        path
-        for path in records(client)
-        if any(acl.id.scheme == "world" and acl.perms & ~1 for acl in client.get_acls(path)[0])
-    ]
+    found: list[str] = []
+    for path in records(client):
+        with suppress(NoNodeError):  # It has been removed since it was listed.
+            acls = client.get_acls(path)[0]
+            if any(acl.id.scheme == "world" and acl.perms & ~1 for acl in acls):
+                found.append(path)
+    return found
 
 
 def step(client: KazooClient) -> str:
