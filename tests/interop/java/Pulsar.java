@@ -33,8 +33,10 @@ import org.apache.bookkeeper.mledger.Entry;
 import org.apache.bookkeeper.mledger.ManagedCursor;
 import org.apache.bookkeeper.mledger.ManagedLedger;
 import org.apache.bookkeeper.mledger.ManagedLedgerConfig;
+import org.apache.bookkeeper.mledger.ManagedLedgerException;
 import org.apache.bookkeeper.mledger.Position;
 import org.apache.bookkeeper.mledger.impl.ManagedLedgerFactoryImpl;
+import org.apache.bookkeeper.mledger.impl.ManagedLedgerImpl;
 import org.apache.bookkeeper.mledger.proto.PositionInfo;
 import org.apache.pulsar.metadata.api.MetadataStoreConfig;
 import org.apache.pulsar.metadata.api.extended.MetadataStoreExtended;
@@ -142,9 +144,24 @@ public final class Pulsar {
             int end = word.lastIndexOf('=');
             properties.put(word.substring(0, end), Long.parseLong(word.substring(end + 1)));
         }
-        Position last = ledger.getLastConfirmedEntry();
-        cursor.markDelete(last, properties);
-        return last.toString();
+        // A managed ledger that opens moves the cursors that are done to its new ledger, in another
+        // thread.  The last confirmed entry lies before that, unless its ledger has been trimmed.
+        ((ManagedLedgerImpl) ledger).maybeUpdateCursorBeforeTrimmingConsumedLedger().get();
+        while (true) {
+            Position end = ledger.getLastConfirmedEntry();
+            Position done = cursor.getMarkDeletedPosition();
+            Position last = end.compareTo(done) < 0 ? done : end;
+            try {
+                cursor.markDelete(last, properties);
+            } catch (ManagedLedgerException moved) {
+                if (cursor.getMarkDeletedPosition().compareTo(last) <= 0) {
+                    throw moved;
+                }
+            }
+            if (cursor.getProperties().equals(properties)) {
+                return last.toString();
+            }
+        }
     }
 
     /** Opens the managed ledger and the cursor that the words name, as a broker does. */
