@@ -3,12 +3,13 @@
     async with loads.begin(name) as load:
         load.step("recovering its last ledgers")
 
-At most `at_once` loads work at a time; the others wait in the order in which they came.  So the
-10,000 topics of a broker that died do not all ask ZooKeeper and the bookies at the same moment.  A
-load that takes longer than `slow_s` waits for something that is away.  It is logged with its step,
-and gives its place to others, because it must not hold them up.  A load that has not advanced for
-`load_s` is given up, and its callers are told the step; the next caller begins anew.  A step that
-may rightly take long, such as the replay of a long log, says that it advances.
+At most `at_once` loads work at a time, so the 10,000 topics of a broker that died do not all ask
+ZooKeeper and the bookies at the same moment.  The others wait, and those with the most callers come
+first (`load_places.py`).  A load that takes longer than `slow_s` waits for something that is away.
+It is logged with its step, and gives its place to others, because it must not hold them up.  A load
+that has not advanced for `load_s` is given up, and its callers are told the step; the next caller
+begins anew.  A step that may rightly take long, such as the replay of a long log, says that it
+advances.
 
 A load that is no longer wanted is stopped.  It would take the log over later, perhaps from the
 topic that this broker has loaded again by then.
@@ -22,6 +23,7 @@ import trio
 
 from daybook.broker.errors import BrokerError, NotOwnerError, UnavailableError
 from daybook.broker.limits import LoadLimits
+from daybook.broker.topics.load_places import LoadPlaces
 from daybook.wire.logging import Log, LogLimiter
 from daybook.wire.topics import TopicName
 
@@ -85,8 +87,9 @@ class Loads:
         self._limits = limits
         self._start = start
         self._log = LogLimiter(log)
-        self._places = trio.CapacityLimiter(limits.at_once)
+        self._places = LoadPlaces(limits.at_once)
         self._under_way: dict[str, Load] = {}
+        self._callers: dict[str, int] = {}  # how many want each topic, by full name
         # The loads that have a place, in order, and when each of them counts as slow.
         self._slow_at_s: dict[Load, float] = {}
         self._watching = False
@@ -100,6 +103,23 @@ class Loads:
         if load is None:
             return None
         return LoadProgress(load.doing, now_s - load.step_since_s, now_s - load.since_s)
+
+    def add_caller(self, full: str) -> None:
+        """Note that one more caller wants this topic, until `remove_caller`."""
+        self._count_callers(full, self._callers.get(full, 0) + 1)
+
+    def remove_caller(self, full: str) -> None:
+        """Note that a caller got this topic, or no longer wants it."""
+        self._count_callers(full, self._callers[full] - 1)
+
+    def _count_callers(self, full: str, callers: int) -> None:
+        if callers:
+            self._callers[full] = callers
+        else:
+            del self._callers[full]
+        load = self._under_way.get(full)
+        if load is not None:
+            self._places.called(load, callers)
 
     def stop(self, full: str) -> None:
         """Stop the load of the topic with this full name, if one is under way."""
@@ -148,7 +168,7 @@ class Loads:
 
     async def _take_place(self, load: Load) -> None:
         """Take one of the places, until the load has ended or turns out to be slow."""
-        await self._places.acquire_on_behalf_of(load)
+        await self._places.take(load, self._callers.get(load.name.full, 0))
         self._slow_at_s[load] = trio.current_time() + self._limits.slow_s
         load.step("reading its policies")
         if not self._watching:
@@ -158,7 +178,7 @@ class Loads:
     def _give_back(self, load: Load) -> None:
         """Give the place of a load to others, if the load still has it."""
         if self._slow_at_s.pop(load, None) is not None:
-            self._places.release_on_behalf_of(load)
+            self._places.give_back()
 
     async def _watch(self) -> None:
         """Give the places of slow loads to others, for as long as any load has a place.

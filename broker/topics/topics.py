@@ -353,11 +353,13 @@ class Topics:
         self._check_ours(name)
         waiter, number = _Waiter(), next(self._waiter_ids)
         self._waiters[number] = waiter
+        self.loads.add_caller(name.full)
         try:
             now_s = trio.current_time()
             self._perform(self._protocol.get(name.full, number, create=create, now_s=now_s))
             await waiter.answered.wait()
         finally:
+            self.loads.remove_caller(name.full)
             self._waiters.pop(number, None)
         if waiter.error is not None:
             raise waiter.error

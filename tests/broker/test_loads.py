@@ -82,6 +82,19 @@ async def test_some_load_at_a_time_and_the_others_wait_their_turn(
         assert [round(float(found[name])) for name in names] == [1, 1, 2, 2, 3, 3, 4, 4, 5]
 
 
+async def test_topics_that_many_want_come_first(autojump_clock: MockClock) -> None:
+    limits = TopicLimits(loads=LoadLimits(at_once=1))
+    async with open_broker(topic_limits=limits) as cluster:
+        logs = Logs(cluster)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(load, cluster, "first")
+            await trio.sleep(0.1)
+            with trio.move_on_after(0.1):  # These callers have gone when it is their turn.
+                await load(cluster, "two", *["left"] * 50)
+            nursery.start_soon(load, cluster, "left", "two", "two", *["many"] * 9)
+        assert logs.opened == ["first", "many", "two", "left"]
+
+
 async def test_topics_whose_bookies_are_away_hold_up_the_others_only_for_a_moment(
     autojump_clock: MockClock,
 ) -> None:
