@@ -16,13 +16,19 @@ class LogTasks:
     """Runs the tasks of one log until they end or `cancel` is called.
 
     An error that nobody expected cancels all tasks of this log, and is given to `on_bug`.  The
-    tasks of other logs go on.
+    tasks of other logs go on.  `on_end` is called once, when the log has ended.
     """
 
-    def __init__(self, host: trio.Nursery, on_bug: Callable[[Exception], None]) -> None:
+    def __init__(
+        self,
+        host: trio.Nursery,
+        on_bug: Callable[[Exception], None],
+        on_end: Callable[[], object],
+    ) -> None:
         self.cancelled = False  # for good
         self._host = host
         self._on_bug = on_bug
+        self._on_end = on_end
         self._nursery: trio.Nursery | None = None  # while it takes tasks
         self._running = 0
         self._first: list[Callable[[trio.Nursery], None]] = []  # start tasks when there is one
@@ -43,7 +49,9 @@ class LogTasks:
         self._running += 1
 
     def cancel(self) -> None:
-        self.cancelled = True
+        if not self.cancelled:
+            self.cancelled = True
+            self._on_end()
         if self._nursery is not None:
             self._nursery.cancel_scope.cancel()
 

@@ -111,7 +111,6 @@ T = TypeVar("T")
 RECOVERED_LEDGERS = 2  # A rollover leaves at most two ledgers of the list unclosed.
 _CURSORS_AT_ONCE = 32
 _READS_AT_ONCE = 8
-_OPENED_MIN = 64
 _OWNER_BITS = 63
 _NOT_ANSWERED = (OutcomeUnknownError, StoreUnavailableError)
 
@@ -125,8 +124,7 @@ class ManagedLedgers:
 
     def __init__(self, context: LogContext) -> None:
         self._context = context  # for the next log to be opened; `bind` replaces it
-        self._opened: list[ManagedLedger] = []  # some of them were closed since
-        self._opened_max = _OPENED_MIN
+        self._open_logs: dict[LogTasks, ManagedLedger] = {}
         self._suspects = Suspects()
 
     @property
@@ -238,7 +236,8 @@ class ManagedLedgers:
             for log in opened:
                 log.failed(bug)
 
-        tasks = LogTasks(self._context.nursery, on_bug)
+        # A log that has ended is forgotten at once: its topic and all that it has read go with it.
+        tasks = LogTasks(self._context.nursery, on_bug, lambda: self._open_logs.pop(tasks, None))
         try:
             on_step("reading its list of ledgers in ZooKeeper")
             record = await self._find_or_create(name, create=create)
@@ -251,7 +250,8 @@ class ManagedLedgers:
         except BaseException:
             tasks.cancel()
             raise
-        self._remember(log)
+        if not tasks.cancelled:
+            self._open_logs[tasks] = log
         return log
 
     async def _find_or_create(self, name: str, *, create: bool) -> Record:
@@ -267,13 +267,6 @@ class ManagedLedgers:
                 raise FencedError(f"{name} was deleted while it was being created")
         return record
 
-    def _remember(self, log: ManagedLedger) -> None:
-        """Add a log to the opened ones; the closed ones are dropped when the number has doubled."""
-        self._opened.append(log)
-        if len(self._opened) > self._opened_max:
-            self._opened = [each for each in self._opened if each.usable]
-            self._opened_max = max(_OPENED_MIN, 2 * len(self._opened))
-
     async def remove_orphans(
         self,
         *,
@@ -287,7 +280,7 @@ class ManagedLedgers:
         """
         return await remove_orphans(
             self._context,
-            self._opened,
+            self._open_logs.values(),
             self._suspects,
             age_s=age_s,
             of_gone_logs=of_gone_logs,
@@ -296,7 +289,7 @@ class ManagedLedgers:
 
     def abandon(self) -> None:
         """Abandon all logs that are still open."""
-        for log in self._opened:
+        for log in list(self._open_logs.values()):
             log.abandon()
 
     async def delete(self, log: ManagedLedger) -> None:
@@ -661,7 +654,7 @@ async def open_managed_ledgers(
             EntryCache(cache_bytes_max),
             nursery,
             allows,
-            LogTasks(nursery, _raise),
+            LogTasks(nursery, _raise, lambda: None),
         )
         logs = ManagedLedgers(context)
         try:

@@ -13,7 +13,11 @@ library has no such setting, nothing happens.
 import ctypes
 import gc
 import resource
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _MAPPED_ALONE_BYTES = 32 << 20  # and above; the most that the C library takes
@@ -69,18 +73,34 @@ class Leftovers:
     An object such as a topic is a cycle, and the collector runs rarely after `settle`.  So without
     this a server that loads and unloads objects all the time would grow without end.  A collection
     looks at everything that is left, so it waits for that many, or a thousand.
+
+    While objects only go, nothing is collected, because that needs no memory: a server that gives
+    thousands of topics away at once is not stopped in the midst of it.
     """
 
     def __init__(self, give_back: Callable[[], None] = collect_and_trim) -> None:
         self._give_back = give_back
         self._gone = 0
 
-    def left(self, remaining: int) -> None:
-        """Note that one object has gone and `remaining` are left."""
+    def left(self) -> None:
+        """Note that one object has gone."""
         self._gone += 1
+
+    def look(self, remaining: int) -> None:
+        """Collect if that is worth its time; call it when one has come, and now and then."""
         if self._gone >= max(_GONE_MIN, remaining):
             self._gone = 0
             self._give_back()
+
+
+def each_once(objects: Iterable[T]) -> Iterator[T]:
+    """Yield the objects of this moment, and keep none that was yielded.
+
+    A loop that waits between them, as long as a list has them all, keeps those that have gone.
+    """
+    remaining = deque(objects)
+    while remaining:
+        yield remaining.popleft()
 
 
 class Crowd:

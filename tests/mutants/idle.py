@@ -160,8 +160,42 @@ MUTANTS = [
         id="ID22",
         rule="a collection follows when many topics have gone -> memory grows without end",
         module="daybook.wire.process",
-        name="Leftovers.left",
+        name="Leftovers.look",
         replacement=Edit("max(_GONE_MIN, remaining)", "1e9"),
+        caught_by="tests:tests/wire/test_process.py",
+    ),
+    Mutant(
+        id="ID23",
+        rule="a topic that has ended counts for the next collection -> memory grows without end",
+        module="daybook.broker.topics.topics",
+        name="Topics._load",
+        replacement=Edit("self._leftovers.left()", "pass"),
+        caught_by="tests:tests/broker/test_memory_of_topics.py",
+    ),
+    Mutant(
+        id="ID24",
+        rule="a load collects what has gone -> only once in a minute",
+        module="daybook.broker.topics.topics",
+        name="Topics._runs",
+        replacement=Edit("self._leftovers.look(len(self._by_load))", "pass"),
+        caught_by="tests:tests/broker/test_memory_of_topics.py",
+    ),
+    Mutant(
+        id="ID25",
+        rule="what has gone is collected after a minute without a load -> with the next load",
+        module="daybook.broker.topics.topics",
+        name="Topics._tick_rates",
+        replacement=Edit("self._leftovers.look(len(self._by_load))", "pass"),
+        caught_by="tests:tests/broker/test_memory_of_topics.py",
+    ),
+    Mutant(
+        id="ID26",
+        rule="a loop keeps no topic that it has looked at -> it keeps all until its end",
+        module="daybook.wire.process",
+        name="each_once",
+        replacement=Edit(
+            "remaining = deque(objects)", "remaining = deque(objects); _ = list(remaining)"
+        ),
         caught_by="tests:tests/wire/test_process.py",
     ),
     Mutant(

@@ -282,6 +282,22 @@ MUTANTS = [
         caught_by="tests:tests/managed_ledger/test_log_tasks.py",
     ),
     Mutant(
+        id="LR44",
+        rule="a log that has ended is forgotten -> it and its topic stay in memory",
+        module="daybook.managed_ledger.log_tasks",
+        name="LogTasks.cancel",
+        replacement=Edit("self._on_end()", "pass"),
+        caught_by="tests:tests/managed_ledger/test_freed_logs.py",
+    ),
+    Mutant(
+        id="LR45",
+        rule="a log that has ended while it was opened is forgotten -> it stays in memory",
+        module="daybook.managed_ledger.open",
+        name="ManagedLedgers.open",
+        replacement=Edit("if not tasks.cancelled:", "if True:"),
+        caught_by="tests:tests/managed_ledger/test_freed_logs.py -k while_it_is_opened",
+    ),
+    Mutant(
         id="LR31",
         rule="a channel that has asked something is looked at by the sweep -> it is not (adds)",
         module="daybook.bookie.ledger.bookie_client",

@@ -1,0 +1,82 @@
+"""A log that has ended is freed, however it ended: nothing of the host refers to it."""
+
+import gc
+import weakref
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+
+from daybook.managed_ledger import open as opening
+from daybook.managed_ledger.log import ManagedLedger
+from daybook.managed_ledger.position import EARLIEST
+from tests.managed_ledger.world import Host, World, append, play
+
+_LOGS = 3
+
+
+async def _close(_host: Host, log: ManagedLedger) -> None:
+    await log.close()
+
+
+async def _abandon(_host: Host, log: ManagedLedger) -> None:
+    log.abandon()
+
+
+async def _lose(_host: Host, log: ManagedLedger) -> None:
+    log.lost("another broker has it")
+
+
+async def _fail(_host: Host, log: ManagedLedger) -> None:
+    log.failed(ZeroDivisionError())
+
+
+async def _delete(host: Host, log: ManagedLedger) -> None:
+    await host.logs.delete(log)
+
+
+@pytest.mark.parametrize("end", [_close, _abandon, _lose, _fail, _delete])
+def test_a_log_that_has_ended_is_freed(
+    end: Callable[[Host, ManagedLedger], Awaitable[None]], bugs: list[str]
+) -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            gone = list[weakref.ref[ManagedLedger]]()
+
+            async def come_and_go() -> None:
+                log = await host.open()
+                await append(log, range(3))
+                await log.open_cursor("s", initial=EARLIEST)
+                await end(host, log)
+                gone.append(weakref.ref(log))
+
+            for _ in range(_LOGS):
+                await come_and_go()
+            await trio.sleep(5)
+            gc.collect()
+            assert [log() for log in gone] == [None] * _LOGS
+
+    play(scenario)
+    if end is _fail:
+        bugs.clear()
+
+
+def test_a_log_that_ends_while_it_is_opened_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another owner may come in the moment in which the log is there."""
+    take_over = opening._take_over  # pyright: ignore[reportPrivateUsage]
+
+    async def lose(*args: Any) -> ManagedLedger:
+        log = await take_over(*args)
+        log.lost("another broker has it")
+        return log
+
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            monkeypatch.setattr(opening, "_take_over", lose)
+            gone = weakref.ref(await host.open())
+            await trio.sleep(5)
+            gc.collect()
+            assert gone() is None
+
+    play(scenario)
