@@ -72,6 +72,7 @@ from daybook.wire.batch import broker_entry_metadata
 from daybook.wire.entry import Entry
 from daybook.wire.metadata.store import MetadataError
 from daybook.wire.transport import Buffer
+from daybook.wire.weakly import weakly
 
 _log = logging.getLogger(__name__)
 # Beyond this a ledger takes no new appends; what is pending still has room.
@@ -122,7 +123,8 @@ class ManagedLedger:
         self._adds = PendingAdds()
         self.traffic = TrafficMeter(context.write_latencies)
         self._marked_batch = 0  # The meter has the time of this batch.
-        self._cursors = Cursors(context, ledgers, lambda: self.config, self.lost)
+        lost = weakly(self.lost)
+        self._cursors = Cursors(context, ledgers, weakly(self._present_config), lost)
         self._confirmed_offset = next_offset - 1
         if writer is None:
             opened_behind = ledgers.last_confirmed = ledgers.sealed[-1].last
@@ -140,7 +142,7 @@ class ManagedLedger:
         self._writers = {} if writer is None else {writer.ledger_id: writer}
         self.rolled_ms = context.clock.now_ms()  # when the present ledger became that
         self._reader = LogReader(context, ledgers, self._writers)
-        self._leaving = Leaving(context, name, self._unclosed, self.lost)
+        self._leaving = Leaving(context, name, weakly(self._unclosed), lost)
         self._refused: ManagedLedgerError | None = None  # the reason why no append is taken
         self._closing = False  # A rollover must not begin any more.
         self._full: ListFullError | None = None
@@ -260,6 +262,9 @@ class ManagedLedger:
     def full(self) -> str:
         """The reason why no append is taken, in words, if the list is full; else empty."""
         return "" if self._full is None else str(self._full)
+
+    def _present_config(self) -> LogConfig:
+        return self.config
 
     def holders(self, position: Position) -> str:
         """Return where an entry is, in words: its ledger, and bookies that are slow or away."""

@@ -42,9 +42,13 @@ is only read costs no ledger, and nothing has to be fenced when it changes hands
 keeps one ledger, also if that is empty, because positions need one.
 """
 
+import logging
+import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
+from itertools import count
 from random import Random
 from typing import TypeVar
 
@@ -113,6 +117,7 @@ _CURSORS_AT_ONCE = 32
 _READS_AT_ONCE = 8
 _OWNER_BITS = 63
 _NOT_ANSWERED = (OutcomeUnknownError, StoreUnavailableError)
+_log = logging.getLogger(__name__)
 
 
 def ignore_step(_step: str) -> None:
@@ -124,7 +129,8 @@ class ManagedLedgers:
 
     def __init__(self, context: LogContext) -> None:
         self._context = context  # for the next log to be opened; `bind` replaces it
-        self._open_logs: dict[LogTasks, ManagedLedger] = {}
+        self._open_logs: dict[int, ManagedLedger] = {}
+        self._numbers = count()
         self._suspects = Suspects()
 
     @property
@@ -228,22 +234,27 @@ class ManagedLedgers:
         Raise NoSuchLogError, FencedError, LogCorruptError, or LedgerError and MetadataError if it
         does not work now.
         """
-        opened: list[ManagedLedger] = []
+        opened: list[weakref.ref[ManagedLedger]] = []  # A task that has a bug has the log.
         bugs: list[Exception] = []
 
         def on_bug(bug: Exception) -> None:
             bugs.append(bug)
-            for log in opened:
-                log.failed(bug)
+            for weak in opened:
+                if (log := weak()) is not None:
+                    log.failed(bug)
+                else:
+                    _log.error("%s had a bug at its end: please report it", name, exc_info=bug)
 
         # A log that has ended is forgotten at once: its topic and all that it has read go with it.
-        tasks = LogTasks(self._context.nursery, on_bug, lambda: self._open_logs.pop(tasks, None))
+        number = next(self._numbers)
+        forget = partial(self._open_logs.pop, number, None)
+        tasks = LogTasks(self._context.nursery, on_bug, forget)
         try:
             on_step("reading its list of ledgers in ZooKeeper")
             record = await self._find_or_create(name, create=create)
             context = replace(self._context, tasks=tasks)
             log = await _take_over(name, context, config or LogConfig(), record, on_step)
-            opened.append(log)
+            opened.append(weakref.ref(log))
             if bugs:  # Something that the log runs has failed before it was there.
                 log.abandon()
                 raise bugs[0]
@@ -251,7 +262,7 @@ class ManagedLedgers:
             tasks.cancel()
             raise
         if not tasks.cancelled:
-            self._open_logs[tasks] = log
+            self._open_logs[number] = log
         return log
 
     async def _find_or_create(self, name: str, *, create: bool) -> Record:

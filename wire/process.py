@@ -13,11 +13,7 @@ library has no such setting, nothing happens.
 import ctypes
 import gc
 import resource
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
-
-T = TypeVar("T")
+from collections.abc import Callable
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _MAPPED_ALONE_BYTES = 32 << 20  # and above; the most that the C library takes
@@ -28,10 +24,10 @@ _YOUNG_OBJECTS = 20_000
 # Every second collection looks at the survivors of the one before, too.  With twenty passes in
 # between, a broker that takes over 1,500 topics stopped for 210 ms, and now for 40.
 _YOUNG_PASSES = 0
-_MIDDLE_PASSES = 1_000  # `Leftovers` knows better when a full collection is worth its time.
-_GONE_MIN = (
-    1000  # connections or objects: fewer are not worth the tens of milliseconds of a collection
-)
+# A full one looks at all that came since the start, which takes a second with thousands of topics.
+# Connections and topics are freed as they end, so it finds next to nothing.
+_MIDDLE_PASSES = 1_000
+_GONE_MIN = 1000  # connections or topics: fewer are not worth the time of a trim
 
 
 def prepare() -> None:
@@ -53,12 +49,6 @@ def settle() -> None:
     gc.set_threshold(_YOUNG_OBJECTS, _YOUNG_PASSES, _MIDDLE_PASSES)
 
 
-def collect_and_trim() -> None:
-    """Collect cycles, and return free memory to the system.  Takes tens of milliseconds."""
-    gc.collect()
-    trim()
-
-
 def trim() -> None:
     """Return free memory to the system."""
     try:
@@ -67,57 +57,21 @@ def trim() -> None:
         return
 
 
-class Leftovers:
-    """Returns the memory of objects that have gone, once as many have gone as are left.
-
-    An object such as a topic is a cycle, and the collector runs rarely after `settle`.  So without
-    this a server that loads and unloads objects all the time would grow without end.  A collection
-    looks at everything that is left, so it waits for that many, or a thousand.
-
-    While objects only go, nothing is collected, because that needs no memory: a server that gives
-    thousands of topics away at once is not stopped in the midst of it.
-    """
-
-    def __init__(self, give_back: Callable[[], None] = collect_and_trim) -> None:
-        self._give_back = give_back
-        self._gone = 0
-
-    def left(self) -> None:
-        """Note that one object has gone."""
-        self._gone += 1
-
-    def look(self, remaining: int) -> None:
-        """Collect if that is worth its time; call it when one has come, and now and then."""
-        if self._gone >= max(_GONE_MIN, remaining):
-            self._gone = 0
-            self._give_back()
-
-
-def each_once(objects: Iterable[T]) -> Iterator[T]:
-    """Yield the objects of this moment, and keep none that was yielded.
-
-    A loop that waits between them, as long as a list has them all, keeps those that have gone.
-    """
-    remaining = deque(objects)
-    while remaining:
-        yield remaining.popleft()
-
-
 class Crowd:
-    """Returns memory to the system when most of many connections have ended.
+    """Returns memory to the system when most of many objects have gone: connections, or topics.
 
     The C library keeps freed memory.  So without this the memory of a thousand clients would stay
-    with the process for as long as it lives.  Connections are freed as they end, so no collection
-    is needed, which would hold up everybody whenever a crowd of strangers goes.
+    with the process for as long as it lives.  These objects are freed as they end, so no collection
+    is needed, which would hold up everybody whenever a crowd goes.
     """
 
     def __init__(self, give_back: Callable[[], None] = trim) -> None:
         self._give_back = give_back
         self._peak = 0
 
-    def left(self, connections: int) -> None:
-        """Note that one connection has ended and `connections` are left."""
-        self._peak = max(self._peak, connections + 1)
-        if self._peak - connections >= _GONE_MIN and connections <= self._peak // 2:
-            self._peak = connections
+    def left(self, remaining: int) -> None:
+        """Note that one object has gone and `remaining` are left."""
+        self._peak = max(self._peak, remaining + 1)
+        if self._peak - remaining >= _GONE_MIN and remaining <= self._peak // 2:
+            self._peak = remaining
             self._give_back()

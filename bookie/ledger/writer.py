@@ -588,8 +588,9 @@ class LedgerWriter:
         self._context.directory.remove_listener(self.try_again)
         if self._waiters is not None:
             self._waiters.release_all()
-        if self._on_withdrawn is not None and not self._owner_is_done:
-            self._on_withdrawn(self._error)
+        withdrawn, self._on_withdrawn, self._on_confirmed = self._on_withdrawn, None, None
+        if withdrawn is not None and not self._owner_is_done:
+            withdrawn(self._error)
 
     # -- changing the ensemble
 

@@ -144,6 +144,14 @@ class Dispatcher:
             self._task.cancel()
             self._task = None
 
+    def end(self) -> None:
+        """Stop for good, and drop what refers back to the subscription, which is gone."""
+        self.stop()
+        source = self._source
+        self._deliver = self._activate = self._on_end = _nothing
+        self._room_bytes = _no_room
+        self._choose_source = lambda: source
+
     def wake(self) -> None:
         self._wake.set()
 
@@ -586,3 +594,12 @@ def _size(entry: Entry) -> int:
     """Return the bytes of an entry, without the broker's own metadata."""
     payload: Payload = entry.token
     return len(payload.own)
+
+
+def _nothing(*_: object) -> None:
+    """Do nothing: there is no consumer any more."""
+
+
+def _no_room(_wanted: int) -> int:
+    """Return that no consumer has room."""
+    return 0

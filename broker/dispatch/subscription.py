@@ -407,6 +407,7 @@ class Subscription:
             )
         )
         self._on_gone(self)
+        self.dispatcher.end()
 
     def disconnect_all(self) -> None:
         for consumer in list(self.consumers.values()):

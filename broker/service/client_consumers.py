@@ -215,7 +215,7 @@ class ClientConsumers:
                 try:
                     found = await self._prepare(body, request)
                 except BrokerError as refused:
-                    error = refused
+                    error = refused.with_traceback(None)  # It would hold this frame, which has it.
                     await self._hold(refused, self._openings.giving_way(opening))
         finally:
             self._openings.end(attempt)

@@ -164,7 +164,7 @@ class ClientProducers:
                 try:
                     producer = await self._attach(body, opening)
                 except BrokerError as refused:
-                    error = refused
+                    error = refused.with_traceback(None)  # It would hold this frame, which has it.
                     await self._hold(refused, self._openings.giving_way(opening))
         finally:
             self._openings.end(attempt)

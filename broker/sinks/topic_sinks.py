@@ -41,6 +41,7 @@ from daybook.managed_ledger.sinks.staging import applied_entry, messages_of
 from daybook.wire.batch import peek_metadata
 from daybook.wire.errors import WireError
 from daybook.wire.metadata.store import MetadataError
+from daybook.wire.weakly import weak
 
 RETRY_S = 5.0
 STORE_ENTRIES = 1_000  # The progress is stored at the latest after so many entries of a sink.
@@ -83,7 +84,7 @@ class TopicSinks:
 
     def __init__(self, topic: StoredTopic, sinks: Sinks) -> None:
         self.waiting: dict[str, str] = {}  # by sink: why its batch is not applied now
-        self._topic = topic
+        self._topic = weak(topic)
         self._sinks = sinks
         self._known: dict[str, _Applying] = {}  # by sink id
         self._running: dict[str, trio.Event] = {}  # by sink id: set at the end of its task
@@ -97,16 +98,16 @@ class TopicSinks:
     async def has_pending(self) -> bool:
         """Return True if a batch is to be applied, as of now.  Raise UnavailableError."""
         try:
-            return await self._sinks.pending.exist(self._topic.name.full)
+            return await self._sinks.pending.exist(self._topic().name.full)
         except MetadataError as error:
             raise UnavailableError(
-                f"it is not known now if sinks write to {self._topic.name}: {error}"
+                f"it is not known now if sinks write to {self._topic().name}: {error}"
             ) from error
 
     async def look(self) -> None:
         """Start what is to be applied.  An error of the metadata store waits for the next look."""
         with suppress(MetadataError, SinkError):
-            pending = await self._sinks.pending.shared_of_topic(self._topic.name.full)
+            pending = await self._sinks.pending.shared_of_topic(self._topic().name.full)
             for sink_id, each in pending.items():
                 if not each.applied:
                     self._start(sink_id)
@@ -119,9 +120,9 @@ class TopicSinks:
         """Apply what is pending as of now, and wait for that; return what waits, by sink."""
         try:
             # Later reads are as new as this.
-            await self._sinks.pending.exist(self._topic.name.full)
+            await self._sinks.pending.exist(self._topic().name.full)
         except MetadataError as error:
-            raise UnavailableError(f"{self._topic.name}: {error}") from error
+            raise UnavailableError(f"{self._topic().name}: {error}") from error
         again, self._again = self._again, trio.Event()
         again.set()
         await self.look()
@@ -131,18 +132,18 @@ class TopicSinks:
         return dict(self.waiting)
 
     def _start(self, sink_id: str) -> None:
-        if sink_id not in self._running and not self._topic.closing:
+        if sink_id not in self._running and not self._topic().closing:
             done = self._running[sink_id] = trio.Event()
-            self._topic.start_task(self._run, sink_id, done)
+            self._topic().start_task(self._run, sink_id, done)
 
     async def _run(self, sink_id: str, done: trio.Event) -> None:
         """Apply batches of one sink until none is pending."""
         name = ""
         try:
-            while not self._topic.closing:
+            while not self._topic().closing:
                 again = self._again
                 try:
-                    pending = await self._sinks.pending.find(self._topic.name.full, sink_id)
+                    pending = await self._sinks.pending.find(self._topic().name.full, sink_id)
                     name = name if pending is None else pending.sink
                     if pending is None or pending.applied:
                         await self._settle(sink_id)
@@ -155,7 +156,7 @@ class TopicSinks:
                 with trio.move_on_after(RETRY_S):
                     await again.wait()
         except Exception as bug:
-            self._topic.has_bug("applying a batch of a sink", bug)
+            self._topic().has_bug("applying a batch of a sink", bug)
         finally:
             self.waiting.pop(name, None)
             if self._running.get(sink_id) is done:
@@ -166,7 +167,7 @@ class TopicSinks:
 
     async def _apply(self, sink_id: str, pending: PendingBatch) -> bool:
         """Apply one batch; return False if it has to be looked at again at once."""
-        topic, full = self._topic, self._topic.name.full
+        topic, full = self._topic(), self._topic().name.full
         why = self._why_never(pending)
         if why is not None:
             await self._sinks.block(pending.sink, sink_id, full, why)
@@ -212,9 +213,9 @@ class TopicSinks:
 
     def _why_never(self, pending: PendingBatch) -> str | None:
         """Return the reason if the batch cannot be applied here any more."""
-        if self._topic.log.created != pending.created:
+        if self._topic().log.created != pending.created:
             return "the topic was deleted and made anew after the commit"
-        if self._topic.terminated:
+        if self._topic().terminated:
             return "the topic was terminated"
         return None
 
@@ -222,7 +223,7 @@ class TopicSinks:
         self, sink_id: str, pending: PendingBatch, manifest: Manifest, known: _Applying
     ) -> None:
         """Append what the topic lacks of the share, until the log refuses an entry."""
-        topic = self._topic
+        topic = self._topic()
         sequence = next_to_append(pending.share, known.appended)
         pieces = manifest.pieces_from(topic.name.full, sequence)
         reader: LedgerReader | None = None
@@ -250,7 +251,7 @@ class TopicSinks:
     ) -> None:
         # No gap and no repeat: the ids that are given to the log ascend one by one.
         assert known.appended is None or sequence == known.appended + 1
-        topic, producer = self._topic, property_of(sink_id)
+        topic, producer = self._topic(), property_of(sink_id)
         head, body = applied_entry(staged, producer, sequence, topic.clock.now_ms())
         before, known.appended = known.appended, sequence
         if topic.deduplication is not None:
@@ -268,7 +269,7 @@ class TopicSinks:
         error: Exception | None,
     ) -> None:
         """Handle the result of an append; the log reports them in order."""
-        topic = self._topic
+        topic = self._topic()
         if position is not None:
             if topic.deduplication is not None:
                 topic.deduplication.confirmed(position)
@@ -289,16 +290,16 @@ class TopicSinks:
 
     def _stored(self) -> dict[str, Progress]:
         try:
-            return self._topic.logs.sink_progress(self._topic.log)
+            return self._topic().logs.sink_progress(self._topic().log)
         except LogCorruptError as error:
-            raise SinkError(f"{self._topic.name}: {error}") from error
+            raise SinkError(f"{self._topic().name}: {error}") from error
 
     async def _know(self, sink_id: str, pending: PendingBatch) -> _Applying | None:
         """Return how far the sink is; None if that cannot be known any more."""
         known = self._known.get(sink_id)
         if known is None:
             progress = self._stored().get(sink_id)
-            log = self._topic.log
+            log = self._topic().log
             if progress is None:
                 known = _Applying(pending.sink, None, log.last_confirmed, log.confirmed_offset)
             else:
@@ -309,7 +310,7 @@ class TopicSinks:
 
     async def _count(self, progress: Progress, producer: str) -> _Applying | None:
         """Count the entries of a sink behind its stored progress."""
-        topic, log = self._topic, self._topic.log
+        topic, log = self._topic(), self._topic().log
         known = _Applying(progress.sink, progress.sequence, progress.position, progress.offset)
         if not progress.applying:
             return known
@@ -333,7 +334,7 @@ class TopicSinks:
 
     async def _store(self, sink_id: str, known: _Applying, *, applying: bool) -> None:
         """Store the progress durably, and remove that of sinks which are forgotten."""
-        topic, log = self._topic, self._topic.log
+        topic, log = self._topic(), self._topic().log
         forgotten: Collection[str] = ()
         if applying and known.stored is None:
             forgotten = await self._forgotten()

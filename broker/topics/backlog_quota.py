@@ -22,6 +22,7 @@ from daybook.broker.protocol import upkeep
 from daybook.broker.protocol.upkeep import Exceeded
 from daybook.broker.topics.stored_topic import StoredTopic
 from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.weakly import weak
 
 _HOLD_S = 5.0  # so long the opening of a producer waits for room
 _LOOK_S = 0.5  # and looks so often if there is some
@@ -42,7 +43,7 @@ class BacklogQuotas:
     ) -> None:
         self.evictions: Counter[str] = Counter()  # by the type of the quota
         self.oldest_age_s: float | None = None  # at the last look; None if there is no backlog
-        self._topic = topic
+        self._topic = weak(topic)
         self._by_name = subscriptions
         self._stop_producers = stop_producers
         self._looked_s = -_LOOK_S
@@ -52,12 +53,12 @@ class BacklogQuotas:
     @property
     def _limited(self) -> bool:
         """True if the topic has a quota at all."""
-        policies = self._topic.policies
+        policies = self._topic().policies
         return policies.size_quota.limit_size >= 0 or policies.age_quota.limit_time >= 0
 
     async def exceeded(self) -> list[Exceeded]:
         """Return the quotas that are exceeded now.  Raise UnavailableError."""
-        topic = self._topic
+        topic = self._topic()
         if not self._limited:
             self.oldest_age_s = None
             return []
@@ -71,7 +72,7 @@ class BacklogQuotas:
         return [s for s in self._by_name.values() if s.durable and s.cursor.backlog_entries]
 
     async def _oldest_age_s(self) -> float | None:
-        topic = self._topic
+        topic = self._topic()
         first = min((s.cursor.read_start for s in self._subscriptions()), default=None)
         if first is None:
             return None
@@ -114,8 +115,8 @@ class BacklogQuotas:
     def _refusal(self, code: int, why: Exceeded) -> RefusedError:
         return RefusedError(
             code,
-            f"{self._topic.name} takes no messages now, because {why.reason}: acknowledge messages,"
-            " delete subscriptions that nobody uses, or raise the quota",
+            f"{self._topic().name} takes no messages now, because {why.reason}: acknowledge"
+            " messages, delete subscriptions that nobody uses, or raise the quota",
         )
 
     # -- once a minute
@@ -131,7 +132,7 @@ class BacklogQuotas:
         return found
 
     async def _evict(self, why: Exceeded) -> None:
-        topic = self._topic
+        topic = self._topic()
         evicted = 0
         for subscription in self._subscriptions():
             if why.by_age:

@@ -16,7 +16,6 @@ from daybook.broker.protocol import idle
 from daybook.broker.protocol.idle import Presence
 from daybook.broker.topics.topic import Topic
 from daybook.broker.topics.upkeep import use_of
-from daybook.wire.process import each_once
 from daybook.wire.topics import TopicName
 
 _PASSES = 5  # while a topic becomes idle
@@ -55,7 +54,7 @@ class IdleTopics:
 
     async def _pass(self) -> None:
         resting: list[Topic] = []
-        for count, topic in enumerate(each_once(self._loaded()), 1):
+        for count, topic in enumerate(list(self._loaded()), 1):
             if not count % _TOPICS_PER_TURN:
                 await trio.lowlevel.checkpoint()
             may_rest = False

@@ -18,7 +18,6 @@ from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.policy_table import EffectivePolicies
 from daybook.broker.topics.topic import Topic
 from daybook.broker.topics.topic_log import TopicLog, TopicLogs
-from daybook.wire.process import each_once
 from daybook.wire.topics import TopicName
 
 _PAUSE_S = 0.2  # between two passes, so that many changes in a row cost few passes
@@ -56,7 +55,7 @@ class PolicyUpdates:
     async def _apply(self, namespaces: set[str] | None) -> None:
         """Apply the policies to the topics of these namespaces; to all topics for None."""
         logs: dict[int, tuple[EffectivePolicies, list[TopicLog]]] = {}
-        for count, topic in enumerate(each_once(self._loaded().values()), 1):
+        for count, topic in enumerate(list(self._loaded().values()), 1):
             if not count % _TOPICS_PER_TURN:
                 await trio.lowlevel.checkpoint()
             if topic.serving and (namespaces is None or topic.name.namespace in namespaces):

@@ -30,6 +30,7 @@ from daybook.managed_ledger.position import Position
 from daybook.wire.clock import WallClock
 from daybook.wire.topics import TopicName
 from daybook.wire.transport import Buffer
+from daybook.wire.weakly import weakly
 
 
 class Termination:
@@ -103,7 +104,7 @@ class StoredTopic:
         self.chunks = 0
         self.rates = Rates()
         self.rate_limits = TopicRateLimits(policies, self.rates)
-        self.compaction = TopicCompaction(name, log, logs, compactions, self.start_task)
+        self.compaction = TopicCompaction(name, log, logs, compactions, weakly(self.start_task))
         self._publish_limits = PublishLimits(policies.publish_rate, published_by_broker)
         self._on_failed = on_failed
         self._on_bug = on_bug

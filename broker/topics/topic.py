@@ -47,6 +47,7 @@ from daybook.managed_ledger.sinks.commit import Sinks
 from daybook.managed_ledger.traffic import NO_TRAFFIC, Traffic
 from daybook.wire.clock import WallClock
 from daybook.wire.topics import TopicName
+from daybook.wire.weakly import weakly
 
 _BACKLOG_READS_S = 2.0  # for reads that only make the statistics exact
 
@@ -91,19 +92,27 @@ class Topic(StoredTopic):
             policies=policies,
             published_by_broker=published_by_broker,
             deduplication=deduplication,
-            on_failed=partial(on_failed, self),
-            on_bug=partial(on_bug, self),
+            on_failed=weakly(self._tell_failed),
+            on_bug=weakly(self._tell_bug),
         )
+        self._on_topic_failed = on_failed
+        self._on_topic_bug = on_bug
         self.traffic: Traffic = NO_TRAFFIC  # the last whole minute
         self.used_ms = clock.now_ms()  # somebody was connected then, or the topic was loaded
         self.asked_s = trio.current_time()  # somebody asked for the topic then, or was connected
         self.subscriptions = TopicSubscriptions(self)
-        self.quotas = BacklogQuotas(self, self.subscriptions.by_name, self._stop_producers)
+        self.quotas = BacklogQuotas(self, self.subscriptions.by_name, weakly(self._stop_producers))
         self.producers = TopicProducers(self, self.quotas.wait_room)
         self.sinks = None if sinks is None else TopicSinks(self, sinks)
         log.on_fenced = self._fenced
         log.on_confirmed = self._confirmed
         log.on_bug = partial(on_bug, self, "looking after its log")
+
+    def _tell_failed(self, error: Exception) -> None:
+        self._on_topic_failed(self, error)
+
+    def _tell_bug(self, doing: str, bug: Exception) -> None:
+        self._on_topic_bug(self, doing, bug)
 
     async def run(self, started: Callable[[], None]) -> None:
         """Run the topic until it is closed; `started` is called when it may start tasks."""
@@ -307,6 +316,7 @@ class Topic(StoredTopic):
             # The flags are set first: closing a producer runs callbacks, which see a closed topic.
             self.closing = self.closed = True
             self._disconnect_clients()
+            self._let_go()
             if self._nursery is not None:
                 self._nursery.cancel_scope.cancel()
 
@@ -315,3 +325,17 @@ class Topic(StoredTopic):
             UnavailableError(f"this broker no longer serves {self.name}: look it up again")
         )
         self.subscriptions.close()
+
+    def _let_go(self) -> None:
+        """Drop what refers back to this topic, so that it is freed without the collector."""
+        self._call_when_appended.clear()
+        self.log.on_fenced = self.log.on_confirmed = _nothing
+        self.log.on_bug = _ignore
+
+
+def _nothing() -> None:
+    """Ignore an event of a log that has ended."""
+
+
+def _ignore(_bug: Exception) -> None:
+    """Ignore a bug of a log that has ended.  The log has written it down."""

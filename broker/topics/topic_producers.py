@@ -19,6 +19,7 @@ from daybook.broker.protocol.access import (
     Wait,
 )
 from daybook.broker.topics.producer import ProducedTopic, Producer
+from daybook.wire.weakly import weak
 
 WaitRoom: TypeAlias = Callable[[Callable[[], None]], Awaitable[None]]
 """Waits until the backlog quota allows one more producer; calls its argument if that takes time."""
@@ -61,7 +62,7 @@ class TopicProducers:
     def __init__(self, topic: ProducedTopic, wait_room: WaitRoom | None = None) -> None:
         self.by_name: dict[str, Producer] = {}
         self.arriving = 0  # producers that are being admitted, or wait to be
-        self._topic = topic
+        self._topic = weak(topic)
         self._wait_room = wait_room
         self._access = AccessProtocol(topic.stored_epoch)
         self._by_key: dict[int, Producer] = {}
@@ -114,11 +115,11 @@ class TopicProducers:
             await self._wait_room(on_held)
         await self._prepare(request, connection)
         producer = Producer(
-            next(self._topic.keys),
+            next(self._topic().keys),
             request.producer_id,
             request.name,
             connection,
-            self._topic,
+            self._topic(),
             on_left=self.remove,
             access_mode=request.access_mode.value,
             metadata=dict(request.metadata or {}),
@@ -149,7 +150,7 @@ class TopicProducers:
         An earlier producer of the same name may have entries that are not confirmed yet.  Their
         fate is waited for, because the client goes on behind the last id that it is told.
         """
-        topic = self._topic
+        topic = self._topic()
         if topic.deduplication is None:
             return
         topic.deduplication.joined(producer.name)
@@ -166,7 +167,7 @@ class TopicProducers:
 
         Both hold until the caller's next checkpoint.
         """
-        topic = self._topic
+        topic = self._topic()
         while True:
             await topic.wait_termination_decided()
             topic.check_open()
@@ -180,7 +181,7 @@ class TopicProducers:
 
     def _check_room(self) -> None:
         """Raise ProducerBusyError if the topic has as many producers as it may have."""
-        topic = self._topic
+        topic = self._topic()
         limit = topic.policies.max_producers or topic.limits.producers_max
         # Those that wait to be admitted count, so that many that come at once are not too many.
         if len(self.by_name) + len(self._applicants) >= limit:
@@ -194,12 +195,12 @@ class TopicProducers:
 
         Raise ProducerBusyError if that client answers.
         """
-        probe_s = self._topic.limits.probe_s
+        probe_s = self._topic().limits.probe_s
         # While one was asked, another newcomer may have taken the name.
         while (holder := self._holder(request.name)) is not None:
             if holder.connection is connection or await holder.connection.is_alive(probe_s):
                 raise ProducerBusyError(
-                    f"{self._topic.name} has a producer named {request.name} already: close that"
+                    f"{self._topic().name} has a producer named {request.name} already: close that"
                     " one, or choose another name"
                 )
             if self._holder(request.name) is holder:  # It may have left meanwhile.
@@ -207,7 +208,7 @@ class TopicProducers:
 
     async def stop_all(self) -> None:
         """Close all producers, and tell them when what they have sent is stored."""
-        at_most_s = self._topic.limits.drain_s
+        at_most_s = self._topic().limits.drain_s
         producers = list(self.by_name.values())
         async with trio.open_nursery() as nursery:
             for producer in producers:
@@ -233,11 +234,12 @@ class TopicProducers:
 
     def _forget(self, producer: Producer) -> None:
         del self.by_name[producer.name]
-        if self._topic.deduplication is not None:
-            self._topic.deduplication.left(producer.name)
+        deduplication = self._topic().deduplication
+        if deduplication is not None:
+            deduplication.left(producer.name)
 
     def _perform(self, effects: list[Effect]) -> None:
-        if self._topic.closed:
+        if self._topic().closed:
             return  # All producers are gone, and those that waited have their error.
         for effect in effects:
             match effect:
@@ -246,13 +248,13 @@ class TopicProducers:
                 case Wait(key):
                     self._applicants[key].on_wait()
                 case Refuse(key, code, reason):
-                    self._decide(key, RefusedError(code, f"{self._topic.name}: {reason}"))
+                    self._decide(key, RefusedError(code, f"{self._topic().name}: {reason}"))
                 case Expel(key):
                     producer = self._by_key.pop(key)
                     self._forget(producer)
                     producer.disconnect()
                 case StoreEpoch(key, epoch):
-                    self._topic.start_task(self._store_epoch, key, epoch)
+                    self._topic().start_task(self._store_epoch, key, epoch)
                 case _:
                     assert_never(effect)
 
@@ -273,7 +275,7 @@ class TopicProducers:
 
     async def _store_epoch(self, key: int, epoch: int) -> None:
         try:
-            await self._topic.store_epoch(epoch)
+            await self._topic().store_epoch(epoch)
         except BrokerError:
             self._perform(self._access.epoch_not_stored(key))
         else:

@@ -31,6 +31,7 @@ from daybook.managed_ledger.position import EARLIEST, Position
 from daybook.managed_ledger.records import check_cursor_name
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
+from daybook.wire.weakly import weak
 
 T = TypeVar("T")
 INTERNAL_CURSORS = frozenset({"pulsar.dedup", "__compaction"})
@@ -84,7 +85,7 @@ class TopicSubscriptions:
     def __init__(self, topic: StoredTopic) -> None:
         self.by_name: dict[str, Subscription] = {}
         self.arriving = 0  # consumers for which a subscription is being made ready
-        self._topic = topic
+        self._topic = weak(topic)
         # By name: set when the cursor is created or deleted.  Two tasks must not open the same one.
         self._changing: dict[str, trio.Event] = {}
         for name, cursor in topic.log.cursors.items():
@@ -103,7 +104,7 @@ class TopicSubscriptions:
         """Return the subscription.  Raise SubscriptionNotFoundError if there is none."""
         found = self.by_name.get(name)
         if found is None:
-            raise SubscriptionNotFoundError(f"{self._topic.name} has no subscription {name}")
+            raise SubscriptionNotFoundError(f"{self._topic().name} has no subscription {name}")
         return found
 
     async def prepare(self, request: ConsumerRequest, connection: ConnectedClient) -> Subscription:
@@ -119,7 +120,7 @@ class TopicSubscriptions:
 
     async def _prepare(self, request: ConsumerRequest, connection: ConnectedClient) -> Subscription:
         check_name(request.subscription)
-        self._topic.rate_limits.check_subscribe(connection, request.name, request.consumer_id)
+        self._topic().rate_limits.check_subscribe(connection, request.name, request.consumer_id)
         self._check_consumers(request)
         subscription = await self._get_or_create(request)
         try:
@@ -133,7 +134,7 @@ class TopicSubscriptions:
                 # its place.
                 subscription = await self._get_or_create(request)
                 await subscription.make_way(request.type, connection, request.keys)
-            self._topic.check_serving()
+            self._topic().check_serving()
             self._check_consumers(request)
         except BaseException:
             subscription.drop_if_unused()  # Nobody else would ever remove a volatile one.
@@ -143,7 +144,7 @@ class TopicSubscriptions:
     def _check_consumers(self, request: ConsumerRequest) -> None:
         """Raise a BrokerError if the policies do not allow this consumer now."""
         consumers = sum(len(s.consumers) for s in self.by_name.values())
-        check_consumer(self._topic.name, self._topic.policies, request.type, consumers)
+        check_consumer(self._topic().name, self._topic().policies, request.type, consumers)
 
     def join(
         self,
@@ -153,12 +154,12 @@ class TopicSubscriptions:
     ) -> Consumer:
         """Add a consumer, which is served from its first permits on."""
         consumer = Consumer(
-            next(self._topic.keys),
+            next(self._topic().keys),
             request.consumer_id,
             request.name,
             connection,
             subscription,
-            partition=self._topic.name.partition,
+            partition=self._topic().name.partition,
             priority=request.priority,
             epoch=request.epoch,
             metadata=dict(request.metadata or {}),
@@ -175,7 +176,7 @@ class TopicSubscriptions:
         initial: Position | None = None
         while True:
             await self._wait_changed(request.subscription)
-            self._topic.check_serving()
+            self._topic().check_serving()
             known = self.by_name.get(request.subscription)
             if known is not None:
                 if known.durable != request.durable:
@@ -192,12 +193,13 @@ class TopicSubscriptions:
         if request.durable:
             if not request.creates:
                 raise SubscriptionNotFoundError(
-                    f"{self._topic.name} has no subscription {request.subscription}, and its client"
-                    " expects that there is one"
+                    f"{self._topic().name} has no subscription {request.subscription}, and its"
+                    " client expects that there is one"
                 )
-            if not self._topic.policies.auto_subscription_creation.allow_auto_subscription_creation:
+            policies = self._topic().policies
+            if not policies.auto_subscription_creation.allow_auto_subscription_creation:
                 raise SubscriptionNotFoundError(
-                    f"{self._topic.name} has no subscription {request.subscription}, and clients"
+                    f"{self._topic().name} has no subscription {request.subscription}, and clients"
                     " may not create one here (autoSubscriptionCreation): create it as an"
                     " administrator"
                 )
@@ -207,7 +209,7 @@ class TopicSubscriptions:
                 request.subscription, initial, properties, before_log=before_log
             )
         self._check_room()
-        cursor = self._topic.log.new_volatile_cursor(request.subscription, initial)
+        cursor = self._topic().log.new_volatile_cursor(request.subscription, initial)
         created = self._new(request.subscription, cursor, durable=False)
         created.reader_of = request.reader_of
         created.view.before_log = self._before_log(request)
@@ -220,8 +222,8 @@ class TopicSubscriptions:
         start = request.start
         if request.durable or start is None:
             earliest = not request.durable or request.earliest
-            return self._topic.compaction.before_log(EARLIEST) if earliest else None
-        return self._topic.compaction.before_log(start)
+            return self._topic().compaction.before_log(EARLIEST) if earliest else None
+        return self._topic().compaction.before_log(start)
 
     async def create(
         self,
@@ -239,7 +241,7 @@ class TopicSubscriptions:
         check_name(name)
         await self._wait_changed(name)
         if name in self.by_name:
-            raise ConflictError(f"{self._topic.name} has a subscription {name} already")
+            raise ConflictError(f"{self._topic().name} has a subscription {name} already")
         return await self._create(name, mark_delete, dict(properties or {}), part=part)
 
     async def ensure(self, name: str) -> None:
@@ -247,7 +249,7 @@ class TopicSubscriptions:
         check_name(name)
         await self._wait_changed(name)
         if name not in self.by_name:
-            await self._create(name, self._topic.log.before_first, {})
+            await self._create(name, self._topic().log.before_first, {})
 
     async def _create(
         self,
@@ -263,7 +265,7 @@ class TopicSubscriptions:
         The creation continues if the caller stops waiting.  Then the subscription exists: its
         cursor would hold back trimming otherwise, and nobody would see it.
         """
-        topic = self._topic
+        topic = self._topic()
         assert name not in self.by_name
         assert name not in self._changing
         self._check_room()
@@ -275,7 +277,7 @@ class TopicSubscriptions:
 
     def _check_room(self) -> None:
         """Raise NotAllowedError if the topic has as many subscriptions as it may have."""
-        topic = self._topic
+        topic = self._topic()
         limit = topic.policies.max_subscriptions or topic.limits.subscriptions_max
         # Creations under way count, so that opens that are given up cannot pile up.
         if len(self.by_name) + len(self._changing) >= limit:
@@ -292,7 +294,7 @@ class TopicSubscriptions:
         before_log: bool,
         part: tuple[Position, int] | None,
     ) -> Subscription:
-        topic = self._topic
+        topic = self._topic()
         with translated(topic.name):
             cursor = await topic.log.open_cursor(
                 name,
@@ -315,7 +317,7 @@ class TopicSubscriptions:
         properties: dict[str, str] | None = None,
     ) -> Subscription:
         subscription = self.by_name[name] = Subscription(
-            self._topic,
+            self._topic(),
             name,
             cursor,
             durable=durable,
@@ -327,7 +329,7 @@ class TopicSubscriptions:
 
     async def _initial(self, request: ConsumerRequest) -> Position:
         """Return the position behind which a new subscription begins."""
-        topic, log = self._topic, self._topic.log
+        topic, log = self._topic(), self._topic().log
         if request.rollback_s:
             since = topic.clock.now_ms() - request.rollback_s * 1000
             return log.previous_position(await topic.position_of_time(since))
@@ -366,10 +368,10 @@ class TopicSubscriptions:
             await before.wait()
         if subscription.durable:
             try:
-                with translated(self._topic.name):
-                    await self._topic.log.delete_cursor(subscription.name)
+                with translated(self._topic().name):
+                    await self._topic().log.delete_cursor(subscription.name)
             except UnavailableError as error:
-                self._topic.removal_failed(error)
+                self._topic().removal_failed(error)
                 raise
 
     def _to_the_end(
@@ -383,18 +385,18 @@ class TopicSubscriptions:
                 del self._changing[name]
 
         ended = UnavailableError(
-            f"{self._topic.name} was closed while its subscription {name} was created or deleted,"
+            f"{self._topic().name} was closed while its subscription {name} was created or deleted,"
             " so the outcome is unknown: try again"
         )
-        on_bug = partial(self._topic.has_bug, f"creating or deleting the subscription {name}")
-        return to_the_end(self._topic.start_task, act, over=over, ended=ended, on_bug=on_bug)
+        on_bug = partial(self._topic().has_bug, f"creating or deleting the subscription {name}")
+        return to_the_end(self._topic().start_task, act, over=over, ended=ended, on_bug=on_bug)
 
     async def _wait_changed(self, name: str) -> None:
         """Return when no subscription of that name is being created or deleted.
 
         Raise UnavailableError if the change takes long, as the store may be away.
         """
-        with trio.move_on_after(self._topic.limits.change_s):
+        with trio.move_on_after(self._topic().limits.change_s):
             while (change := self._changing.get(name)) is not None:
                 await change.wait()
         if name in self._changing:

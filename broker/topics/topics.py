@@ -10,7 +10,7 @@ its bundle, or if its log fails.  `run` belongs in the nursery of the broker.
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from itertools import chain, count
+from itertools import count
 from random import Random
 from typing import assert_never
 
@@ -67,7 +67,7 @@ from daybook.managed_ledger.sinks.commit import Sinks
 from daybook.wire.clock import WallClock
 from daybook.wire.logging import Log, LogLimiter
 from daybook.wire.metadata.store import MetadataError
-from daybook.wire.process import Leftovers, each_once
+from daybook.wire.process import Crowd
 from daybook.wire.topics import TopicName
 
 _SPREAD = (0.5, 1.5)  # the random factor of a back-off
@@ -184,7 +184,7 @@ class Topics:
             log=log,
         )
         self.sinks: Sinks | None = None  # The broker sets it; without it no sink is applied.
-        self._leftovers = Leftovers()
+        self._crowd = Crowd()
         self.loads = Loads(self.limits.loads, self._start, log)
         self._idle = IdleTopics(
             self._loaded.values,
@@ -225,7 +225,7 @@ class Topics:
             try:
                 while True:
                     await trio.sleep(self._maintain_interval_s)
-                    for topic in each_once(self._loaded.values()):
+                    for topic in list(self._loaded.values()):
                         with self.contained(topic, "rolling and trimming its ledgers"):
                             await self._maintain(topic)
                     self._warned_sixteenths = {
@@ -239,12 +239,12 @@ class Topics:
     async def _tick_rates(self) -> None:
         while True:
             await self._tick_all_rates()  # It keeps no list of topics until the next period.
-            self._leftovers.look(len(self._by_load))
             await trio.sleep(PERIOD_S)
 
     async def _tick_all_rates(self) -> None:
-        loaded = chain(self._loaded.values(), self.non_persistent.loaded.values())
-        for number, topic in enumerate(each_once(loaded), 1):
+        loaded: list[Topic | NonPersistentTopic] = [*self._loaded.values()]
+        loaded += self.non_persistent.loaded.values()
+        for number, topic in enumerate(loaded, 1):
             if not number % _TOPICS_PER_TURN:
                 await trio.lowlevel.checkpoint()
             # Rates are stored nowhere, and the next period computes them anew.
@@ -602,7 +602,7 @@ class Topics:
             # If the topic fails, it is dropped, and all other topics are unaffected.
             with self.contained(topic, "serving it"):
                 await topic.run(partial(self._runs, topic, load))
-            self._leftovers.left()
+            self._crowd.left(len(self._by_load))
             if self._by_load.get(load) is topic and self._loaded.get(name.full) is not topic:
                 # It failed before anybody got it, and those who wait for it must not wait on.
                 del self._by_load[load]
@@ -614,7 +614,6 @@ class Topics:
         if not topic.closed:
             self._loads_log.info("a topic is loaded", topic=name.full)
             self._perform(self._protocol.loaded(name.full, load))
-            self._leftovers.look(len(self._by_load))
             return
         # The log was lost before anybody got the topic: another broker may have it now.
         del self._by_load[load]

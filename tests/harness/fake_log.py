@@ -47,6 +47,7 @@ from daybook.wire.clock import WallClock
 from daybook.wire.entry import Entry
 from daybook.wire.topics import TopicName
 from daybook.wire.transport import Buffer
+from daybook.wire.weakly import weak
 
 if TYPE_CHECKING:
     from daybook.bookie.ledger.reader import LedgerReader
@@ -66,7 +67,7 @@ class FakeCursor:
         self.properties: dict[str, int] = {}
         self.labels: dict[str, str] = {}
         self.stored: tuple[Position, dict[str, int]] = (mark_delete, {})  # as of the last flush
-        self._log = log
+        self._log = weak(log)
 
     async def set_labels(self, labels: Mapping[str, str]) -> None:
         await trio.lowlevel.checkpoint()
@@ -74,19 +75,19 @@ class FakeCursor:
 
     @property
     def read_start(self) -> Position:
-        return self._log.next_position(self.mark_delete)
+        return self._log().next_position(self.mark_delete)
 
     @property
     def acked_above(self) -> int:
         return len(self.acked)
 
     def range_count(self, at_most: int) -> int:
-        runs = [p for p in self.acked if self._log.previous_position(p) not in self.acked]
+        runs = [p for p in self.acked if self._log().previous_position(p) not in self.acked]
         return min(len(runs), at_most + 1)
 
     @property
     def backlog_entries(self) -> int:
-        log = self._log
+        log = self._log()
         return log.entries_between(self.mark_delete, log.last_confirmed) - len(self.acked)
 
     @property
@@ -106,7 +107,7 @@ class FakeCursor:
 
     @property
     def holes(self) -> tuple[int, int]:
-        log, at, messages, size = self._log, self.read_start, 0, 0
+        log, at, messages, size = self._log(), self.read_start, 0, 0
         while at <= self.holes_top:
             if at not in self.acked:
                 data = log.entries[log._index(at)]
@@ -135,7 +136,8 @@ class FakeCursor:
         self._fold()
 
     def _fold(self) -> None:
-        while self.acked and (following := self._log.next_position(self.mark_delete)) in self.acked:
+        log = self._log()
+        while self.acked and (following := log.next_position(self.mark_delete)) in self.acked:
             self.acked.remove(following)
             self.mark_delete = following
 
@@ -145,8 +147,8 @@ class FakeCursor:
 
     async def flush(self) -> None:
         goal = self.mark_delete, dict(self.properties)
-        await self._log.before_flush(self.name)
-        if self._log.fenced:
+        await self._log().before_flush(self.name)
+        if self._log().fenced:
             raise FencedError("fenced")
         self.stored = goal
         self.flushes += 1
@@ -158,7 +160,7 @@ class FakeCursor:
         part: tuple[Position, int] | None = None,
     ) -> None:
         await trio.lowlevel.checkpoint()
-        if self._log.fenced:
+        if self._log().fenced:
             raise FencedError("fenced")
         self.mark_delete, self.acked = mark_delete, set()
         self.properties.update(properties)

@@ -111,7 +111,7 @@ def test_another_session_in_the_middle_of_opening(what: str) -> None:
                 held.let_go()  # The answer is old, and comes when the session is another one.
                 world.metadata.expire(two.store.store_session_id)
             assert two.store.session_id != before
-            (log,) = two.logs._opened
+            (log,) = two.logs._open_logs.values()
             assert log.usable
             assert log.cursors["s"].is_acked(positions[3])
             assert await read_all(log, log.cursors["s"].read_start) == list(range(7, 14))

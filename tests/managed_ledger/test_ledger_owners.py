@@ -179,7 +179,7 @@ def test_nothing_that_says_it_is_another_logs_is_deleted() -> None:
         for number in range(8):
             await two.open(name=f"t/n/persistent/{number}")
         theirs = await world.ledgers(two)
-        log = one.logs._opened[-1]
+        log = list(one.logs._open_logs.values())[-1]
         assert {cursor.ledger_id, *log.ledgers.ids} <= set(theirs)
         log.context.client.context.metadata_store.paths = two.client.context.metadata_store.paths
         await log.delete_cursor("s/1")

@@ -190,7 +190,7 @@ def test_a_batch_is_not_applied_while_one_partition_waits_for_its_owner() -> Non
         real, slow = TopicSinks._append, partition(1)
 
         async def append_slowly(self: TopicSinks, *given: Any) -> None:
-            if self._topic.name.full == slow:
+            if self._topic().name.full == slow:
                 await trio.sleep(15.0)
             await real(self, *given)
 

@@ -28,7 +28,7 @@ def watched(audit: SinkAudit) -> Generator[None]:
     ) -> None:
         sink_ids[id(known)] = sink_id
         kept.append(known)
-        audit.appended(self._topic.name.full, sink_id, sequence, text_of(staged))
+        audit.appended(self._topic().name.full, sink_id, sequence, text_of(staged))
         append(self, sink_id, known, sequence, staged)
 
     def is_done(
@@ -40,14 +40,14 @@ def watched(audit: SinkAudit) -> Generator[None]:
         error: Exception | None,
     ) -> None:
         if position is not None:
-            audit.confirmed(self._topic.name.full, sink_ids[id(known)], sequence, position)
+            audit.confirmed(self._topic().name.full, sink_ids[id(known)], sequence, position)
         done(self, known, before, sequence, position, error)
 
     async def knows(self: TopicSinks, sink_id: str, pending: Any) -> Any:
         fresh = sink_id not in self._known
         known = await know(self, sink_id, pending)
         if fresh and known is not None:
-            audit.counted(self._topic.name.full, sink_id, known.sequence)
+            audit.counted(self._topic().name.full, sink_id, known.sequence)
         return known
 
     topic_sinks.STORE_ENTRIES = _STORE_ENTRIES
