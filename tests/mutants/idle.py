@@ -127,8 +127,7 @@ MUTANTS = [
         module=_LOADS,
         name="Loads._take_place",
         replacement=Edit(
-            "await self._places.acquire_on_behalf_of(load)",
-            "self._places.total_tokens += 1\n    self._places.acquire_on_behalf_of_nowait(load)",
+            "await self._places.take(load, self._callers.get(load.name.full, 0))", "pass"
         ),
         caught_by=_LOAD_TESTS,
     ),

@@ -49,7 +49,7 @@ MUTANTS = [
         rule="a load that ends gives its place to another -> it keeps it",
         module="daybook.broker.topics.loads",
         name="Loads._give_back",
-        replacement=Edit("self._places.release_on_behalf_of(load)", "pass"),
+        replacement=Edit("self._places.give_back()", "pass"),
         caught_by=f"{_RUNS} few_loads",
     ),
     Mutant(

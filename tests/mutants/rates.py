@@ -205,7 +205,7 @@ MUTANTS = [
         module="daybook.broker.topics.topic_subscriptions",
         name="TopicSubscriptions._prepare",
         replacement=Edit(
-            "self._topic.rate_limits.check_subscribe("
+            "self._topic().rate_limits.check_subscribe("
             "connection, request.name, request.consumer_id)",
             "pass",
         ),

@@ -177,7 +177,7 @@ MUTANTS = [
         rule="a topic that was made anew blocks the batch -> it takes the batch",
         module=_TOPIC,
         name="TopicSinks._why_never",
-        replacement=Edit("if self._topic.log.created != pending.created:", "if False:"),
+        replacement=Edit("if self._topic().log.created != pending.created:", "if False:"),
         caught_by=_BY_BLOCKED,
     ),
     Mutant(
@@ -293,7 +293,7 @@ MUTANTS = [
         rule="a topic that was made anew blocks the batch -> it takes the batch",
         module=_TOPIC,
         name="TopicSinks._why_never",
-        replacement=Edit("if self._topic.log.created != pending.created:", "if False:"),
+        replacement=Edit("if self._topic().log.created != pending.created:", "if False:"),
         caught_by=f"{_BY_STORIES} -k made_anew",
     ),
     Mutant(
