@@ -106,6 +106,7 @@ from daybook.wire.metadata.store import (
     OutcomeUnknownError,
     Record,
     RecordExistsError,
+    SessionState,
     StoreUnavailableError,
     VersionConflictError,
 )
@@ -132,6 +133,11 @@ class ManagedLedgers:
         self._open_logs: dict[int, ManagedLedger] = {}
         self._numbers = count()
         self._suspects = Suspects()
+
+    @property
+    def in_contact(self) -> bool:
+        """True while the metadata store answers; else another host may have taken the logs over."""
+        return self._context.store.session_state is SessionState.CONNECTED
 
     @property
     def cache(self) -> EntryCache:

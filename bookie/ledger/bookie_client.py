@@ -133,13 +133,13 @@ class LedgerChannel:
         """Send an add.  `frame` begins as `wire.messages.bookie.encode_add_header` encodes it."""
         connection = self._connection
         self._adds[entry_id] = connection.tick
-        connection.asked.add(self)
+        connection.asked[self] = None
         connection.send_add(self.ledger_id, entry_id, frame)
 
     def add_all(self, adds: AddBatch) -> None:
         """Send several adds; whether they share a frame is up to the codec."""
         tick = self._connection.tick
-        self._connection.asked.add(self)
+        self._connection.asked[self] = None
         if self._connection.send_adds(self.ledger_id, adds):
             self._adds[adds.last] = tick  # One answer is about the whole block.
         else:
@@ -151,7 +151,7 @@ class LedgerChannel:
         # Answers to several reads of one entry are interchangeable, and are taken in order.
         waiting = self._reads.setdefault(entry_id, deque())
         waiting.append((callback, self._connection.tick))
-        self._connection.asked.add(self)
+        self._connection.asked[self] = None
         self._connection.send_read(self.ledger_id, entry_id, fence_key)
 
     def force(self, forced: Callable[[], None]) -> None:
@@ -164,7 +164,7 @@ class LedgerChannel:
         """
         assert self._deferred
         self._forced, self._force_tick = forced, self._connection.tick
-        self._connection.asked.add(self)
+        self._connection.asked[self] = None
         self._force = self._connection.send_force(self.ledger_id)
 
     def close(self) -> None:
@@ -311,7 +311,7 @@ class BookieConnection:
         self.channels: dict[int, LedgerChannel] = {}
         # The channels that may have a request under way.  A sweep looks at no others: most of the
         # ledgers of a broker with many topics are idle.
-        self.asked: set[LedgerChannel] = set()
+        self.asked: dict[LedgerChannel, None] = {}
         self._bookies = bookies
         self._deferred = purpose is Purpose.ADD_DEFERRED
         self._codec: Codec = V2Codec()  # codec of the current or next connection
@@ -486,7 +486,7 @@ class BookieConnection:
         adds_before = self.tick - limits.add_timeout_s / limits.sweep_interval_s
         reads_before = self.tick - limits.read_timeout_s / limits.sweep_interval_s
         late = False
-        self.asked = {channel for channel in self.asked if not channel.idle}
+        self.asked = {channel: None for channel in self.asked if not channel.idle}
         for channel in list(self.asked):
             late |= channel.sweep(int(adds_before), int(reads_before))
         if late:

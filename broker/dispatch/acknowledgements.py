@@ -100,11 +100,21 @@ class Acknowledgements:
         if self._cursor.mark_delete is not self._marked:
             self._marked, self.advanced_ms = self._cursor.mark_delete, self.acked_ms
         if missing:
-            where = f"{missing[0].ledger_id}:{missing[0].entry_id}"
-            raise PreconditionError(
-                f"{self._topic.name} has no entry {where} to acknowledge: it ends at"
-                f" {end[0]}:{end[1]}"
-            )
+            raise self._no_entry(missing[0])
+
+    def _no_entry(self, acked: AckedId) -> BrokerError:
+        """Return the error for an entry behind the end of the log."""
+        entry, last = f"{acked.ledger_id}:{acked.entry_id}", self._topic.log.last_confirmed
+        error = (
+            f"{self._topic.name} has no entry {entry} to acknowledge: it ends at"
+            f" {last.ledger_id}:{last.entry_id}"
+        )
+        if self._topic.logs.in_contact:
+            return PreconditionError(error)
+        return UnavailableError(
+            f"{error} on this broker, which has no contact with ZooKeeper. Another broker may serve"
+            " the topic and have the entry: try again"
+        )
 
     def _add_each(
         self, consumer: Consumer, ids: Sequence[AckedId], *, unread: bool = False

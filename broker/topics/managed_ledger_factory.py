@@ -234,6 +234,10 @@ class ManagedLedgerFactory:
         self._ledgers = ledgers
         self._configs = configs
 
+    @property
+    def in_contact(self) -> bool:
+        return self._ledgers.in_contact
+
     async def exists(self, name: TopicName) -> bool:
         async with translated(name.full):
             return await self._ledgers.exists(name.managed_ledger_name)

@@ -267,6 +267,11 @@ class TopicLogs(Protocol):
     Methods raise only BrokerErrors, and FencedError where their docstrings say so.
     """
 
+    @property
+    def in_contact(self) -> bool:
+        """True while the broker has contact with ZooKeeper; else another may own its topics."""
+        ...
+
     async def exists(self, name: TopicName) -> bool: ...
 
     async def create(self, name: TopicName, properties: Mapping[str, str]) -> bool:

@@ -485,6 +485,7 @@ class FakeLogs:
         self.clock = clock
         self.by_name: dict[TopicName, FakeLog] = {}
         self.opened: list[TopicName] = []
+        self.in_contact = True
         self.applied: list[tuple[EffectivePolicies, TopicLog]] = []
         self.open_fails: Exception | None = None
         self.gate: trio.Event | None = None  # opening waits for it

@@ -10,6 +10,22 @@ _STORMS = "storms:dispatch"
 
 MUTANTS = [
     Mutant(
+        id="AK01",
+        rule="a broker without contact does not know the end of a log -> an acknowledgement is no",
+        module="daybook.broker.dispatch.acknowledgements",
+        name="Acknowledgements._no_entry",
+        replacement=Edit("if self._topic.logs.in_contact:", "if True:"),
+        caught_by="tests:tests/broker/test_acks_behind_the_end.py",
+    ),
+    Mutant(
+        id="AK02",
+        rule="a broker in contact knows the end of its log -> it says that another may have more",
+        module="daybook.broker.dispatch.acknowledgements",
+        name="Acknowledgements._no_entry",
+        replacement=Edit("if self._topic.logs.in_contact:", "if False:"),
+        caught_by="tests:tests/broker/test_acks_behind_the_end.py",
+    ),
+    Mutant(
         id="C73",
         rule="an entry is acknowledged when all messages of its batch are -> when one is",
         module="daybook.managed_ledger.partial_acks",
