@@ -240,7 +240,7 @@ class ManagedLedgers:
         Raise NoSuchLogError, FencedError, LogCorruptError, or LedgerError and MetadataError if it
         does not work now.
         """
-        opened: list[weakref.ref[ManagedLedger]] = []  # A task that has a bug has the log.
+        opened: list[weakref.ref[ManagedLedger]] = []  # The tasks of a log do not keep it.
         bugs: list[Exception] = []
 
         def on_bug(bug: Exception) -> None:

@@ -5,7 +5,6 @@ strangers who come and go would hold up everybody else.
 """
 
 import gc
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
@@ -14,6 +13,7 @@ from trio.testing import MockClock
 
 from daybook.wire.proto import pulsar_pb2 as pb
 from tests.harness.broker import Client, open_broker
+from tests.harness.garbage import collector_off, left_to_the_collector
 
 _COUNT = 5
 
@@ -21,25 +21,8 @@ _COUNT = 5
 @pytest.fixture
 def uncollected() -> Iterator[None]:
     """Switch the garbage collector off for a test."""
-    gc.collect()
-    gc.disable()
-    try:
+    with collector_off():
         yield
-    finally:
-        gc.enable()
-
-
-def _unfreed() -> Counter[str]:
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    try:
-        gc.collect()
-        kinds = [type(each) for each in gc.garbage]
-        # The simulated streams refer to each other; real sockets do not.
-        ours = [kind for kind in kinds if kind.__module__.startswith("daybook.")]
-        return Counter(f"{kind.__module__}.{kind.__qualname__}" for kind in ours)
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
 
 
 async def _silent(client: Client) -> None:
@@ -86,6 +69,5 @@ async def test_a_client_that_has_gone_is_freed(
         gc.collect()
         for _ in range(_COUNT):
             await come_and_go()
-        unfreed = _unfreed()
-    often = {name: n for name, n in unfreed.items() if n >= _COUNT}
+        often = left_to_the_collector(_COUNT)
     assert not often

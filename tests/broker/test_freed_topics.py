@@ -6,7 +6,6 @@ in which the session of the broker may end.
 
 import gc
 import weakref
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
@@ -18,6 +17,7 @@ from daybook.broker.topics.topic import Topic
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
 from tests.harness.broker import TOPIC, Client, Cluster, open_broker
+from tests.harness.garbage import collector_off, left_to_the_collector
 
 _COUNT = 3
 _ALL = BundleName("public/default/0x00000000_0xffffffff")
@@ -25,10 +25,8 @@ _ALL = BundleName("public/default/0x00000000_0xffffffff")
 
 @pytest.fixture(autouse=True)
 def no_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+    with collector_off():
+        yield
 
 
 async def _unload(cluster: Cluster, name: TopicName) -> None:
@@ -100,19 +98,6 @@ async def _waiting(client: Client) -> None:
     await client.settle()
 
 
-def _left_to_the_collector() -> dict[str, int]:
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    try:
-        gc.collect()
-        kinds = [type(each) for each in gc.garbage]
-        ours = [kind for kind in kinds if kind.__module__.startswith("daybook.")]
-        counts = Counter(f"{kind.__module__}.{kind.__qualname__}" for kind in ours)
-        return {name: count for name, count in counts.items() if count >= _COUNT}
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
-
-
 @pytest.mark.parametrize("end", [_unload, _drop, _delete, _lose])
 @pytest.mark.parametrize("use", [_unused, _exclusive, _shared, _key_shared, _failover, _waiting])
 async def test_a_topic_that_has_ended_is_freed(
@@ -137,5 +122,5 @@ async def test_a_topic_that_has_ended_is_freed(
         gc.collect()  # Earlier tests have left something, too.
         for _ in range(_COUNT):
             await come_and_go()
-        assert not _left_to_the_collector()
+        assert not left_to_the_collector(_COUNT)
         assert [topic() for topic in gone] == [None] * (1 + _COUNT)

@@ -1,6 +1,5 @@
 """A log that has ended is freed at once, however it ended, and does not wait for the collector."""
 
-import gc
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -11,6 +10,7 @@ import trio
 from daybook.managed_ledger import open as opening
 from daybook.managed_ledger.log import ManagedLedger
 from daybook.managed_ledger.position import EARLIEST
+from tests.harness.garbage import collector_off
 from tests.managed_ledger.world import CONFIG, Host, World, append, play
 
 _LOGS = 3
@@ -18,10 +18,8 @@ _LOGS = 3
 
 @pytest.fixture(autouse=True)
 def no_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+    with collector_off():
+        yield
 
 
 async def _close(_host: Host, log: ManagedLedger) -> None:
@@ -88,3 +86,27 @@ def test_a_log_that_ends_while_it_is_opened_is_freed(monkeypatch: pytest.MonkeyP
             assert gone() is None
 
     play(scenario)
+
+
+def test_a_bug_in_a_task_of_a_log_that_is_freed_already_is_logged(bugs: list[str]) -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host, world.host("b") as other:
+            log = await host.open()
+            gone = weakref.ref(log)
+
+            async def fail_at_the_end() -> None:
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(2)
+                assert gone() is None
+                raise ZeroDivisionError
+
+            log.context.tasks.start_soon(fail_at_the_end)
+            await trio.sleep(1)
+            log.abandon()
+            del log
+            await trio.sleep(5)
+            await append(await other.open(), range(3))
+
+    play(scenario)
+    assert [bug for bug in bugs if "had a bug at its end" in bug] == bugs != []
+    bugs.clear()

@@ -298,6 +298,16 @@ MUTANTS = [
         caught_by="tests:tests/managed_ledger/test_freed_logs.py -k while_it_is_opened",
     ),
     Mutant(
+        id="LR46",
+        rule="a bug in a task of a log that is freed already is logged -> nobody learns of it",
+        module="daybook.managed_ledger.open",
+        name="ManagedLedgers.open",
+        replacement=Edit(
+            '_log.error("%s had a bug at its end: please report it", name, exc_info=bug)', "pass"
+        ),
+        caught_by="tests:tests/managed_ledger/test_freed_logs.py -k freed_already",
+    ),
+    Mutant(
         id="LR31",
         rule="a channel that has asked something is looked at by the sweep -> it is not (adds)",
         module="daybook.bookie.ledger.bookie_client",
