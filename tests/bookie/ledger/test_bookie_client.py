@@ -187,6 +187,20 @@ async def test_adds_that_leave_together_fail_after_the_time_out(
     assert heard.lines == ["failed"]
 
 
+async def test_channels_are_swept_in_the_order_in_which_they_asked(
+    setup: Setup, autojump_clock: Clock
+) -> None:
+    """Seed 42240: a simulated run depended on the addresses of channels."""
+    channels = [setup.channel(ledger_id)[0] for ledger_id in range(50)]
+    (connection,) = {channel._connection for channel in channels}
+    order = [(7 * number) % 50 for number in range(50)]
+    for number in order:
+        channels[number].add(0, frame(number, 0))
+    assert list(connection.asked) == [channels[number] for number in order]
+    connection.sweep()
+    assert list(connection.asked) == [channels[number] for number in order]
+
+
 async def test_a_sweep_looks_at_no_channel_that_has_asked_nothing(
     setup: Setup, autojump_clock: Clock
 ) -> None:
